@@ -6,30 +6,25 @@ import secrets
 from contextlib import suppress
 
 from cli.output import CliError, Exit
-from cli.page.mirrors import Reader
 from cli.page.server import PageServer
-from cli.page.source import ClusterSource, mirrored, only_with
+from cli.page.source import mirrored
 from cli.session import Session
 
 
 def run(session: Session, *, port: int) -> int:
     """Serve the page to this machine until interrupted; the address has a token in it."""
-    token = secrets.token_urlsafe(24)
-    with mirrored(session, namespace=session.namespace) as (mirrors, content, evaluator):
-        find = only_with(token, Reader(mirrors.covers))
-        source = ClusterSource(session, mirrors, content, find_reader=find, evaluator=evaluator)
+    with mirrored(session) as source:
         try:
-            server = PageServer(("127.0.0.1", port), source)
+            server = PageServer(port, source, secrets.token_urlsafe(24))
         except OSError as error:
             raise CliError(
                 Exit.USAGE, f"--port: cannot listen on {port}: {error.strerror}; give another"
             ) from error
         with server:
-            url = f"http://127.0.0.1:{server.server_address[1]}/#token={token}"
             if session.out.is_json:
-                session.out.json("Page", {"url": url})
+                session.out.json("Page", {"url": server.address})
             else:
-                session.out.line(url)
+                session.out.line(server.address)
                 session.out.line("open it in a browser; whoever has the address reads as you do")
                 session.out.line("Ctrl-C ends it")
             session.out.flush()

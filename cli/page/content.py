@@ -1,7 +1,4 @@
-"""Content of the page, kept up to date by changes of mirrored objects. Pure.
-
-A reader sees what the reader may list: names of claims and pods of other namespaces are left out.
-"""
+"""Content of the page, kept up to date by changes of mirrored objects. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import secrets
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from cli.drawing import room_of, words_of
 from cli.output import harmless
@@ -28,9 +25,6 @@ from dra.common.resources import (
 )
 from dra.kube.reflector import Change
 
-EVERYWHERE = "*"
-"""A right to all namespaces; an empty text is a right to none."""
-
 _REFRESH_SECONDS, _BACKLOG_SECONDS = 1.0, 0.2
 """Seconds between refreshes, and after one that left some of its work undone."""
 _WORK_SECONDS = 0.1
@@ -42,23 +36,6 @@ _TEXT, _NAME = 400, 253
 """Characters that are shown of a text and of a name."""
 
 Json = dict[str, Any]
-
-
-class Rights(NamedTuple):
-    """Namespaces in which each kind may be listed: ``EVERYWHERE``, one, or "" for none."""
-
-    nodes: str
-    claims: str
-    pods: str
-    events: str
-
-    @property
-    def hidden(self) -> list[str]:
-        """Kinds of which not all may be listed."""
-        return [str(kind) for kind, right in zip(_KINDS, self, strict=True) if right != EVERYWHERE]
-
-
-_KINDS = (MIG_NODES, RESOURCE_CLAIMS, PODS, EVENTS)
 
 
 def said(text: Any, length: int = _TEXT) -> str:
@@ -93,15 +70,14 @@ class _Ledger:
             if not known:
                 del self.entries[key[0]]
 
-    def shown(self, right: str, *, newest: bool) -> Json:
+    def shown(self, *, newest: bool) -> Json:
         """Entries in order of time, and by namespace the number of entries that are left out.
 
-        ``right``: the one namespace that is shown, or ``EVERYWHERE``; all get an equal part then.
+        All namespaces get an equal part.
         """
-        seen = {n: e for n, e in self.entries.items() if right in (EVERYWHERE, n)}
-        part = max(1, min(self.most_of_one, self.most // max(1, len(seen))))
+        part = max(1, min(self.most_of_one, self.most // max(1, len(self.entries))))
         items, more = list[Json](), dict[str, int]()
-        for namespace, entries in seen.items():
+        for namespace, entries in self.entries.items():
             ordered = sorted(entries.values(), key=_time, reverse=newest)
             items += ordered[:part]
             if len(ordered) > part:
@@ -117,10 +93,10 @@ def _time(entry: Json) -> str:
 
 
 class Content:
-    """Content of the page for all readers. Thread-safe; ``now`` gives monotonic seconds.
+    """Content of the page. Thread-safe; ``now`` gives monotonic seconds.
 
     What a node shows is worked out anew after its MigNode or a claim there has changed: at most
-    once a second, for all readers, and in short steps, so that readers are answered in between.
+    once a second, and in short steps, so that the page is answered in between.
     """
 
     def __init__(self, driver: str, now: Callable[[], float]) -> None:
@@ -169,30 +145,27 @@ class Content:
             self._claims.setdefault(node, {})[key] = claim
             self._changed[node] = None
 
-    def since(self, version: str, rights: Rights) -> Json:
+    def since(self, version: str) -> Json:
         """Changes since ``version``, that of an earlier answer; everything if it is of another run.
 
         In the answer, ``full``: it has everything. ``backlog``: number of nodes that are still to
         be worked out. ``names``: those of all nodes, given where a node is gone. ``waiting`` and
         ``told``: given if they changed.
         """
-        about = f"{self._epoch}.{'.'.join(rights)}"
         known, _, number = version.rpartition(".")
         with self._lock:
             self._refresh()
-            full = known != about or not number.isdecimal() or int(number) > self._number
+            full = known != self._epoch or not number.isdecimal() or int(number) > self._number
             since = 0 if full else int(number)
-            answer: Json = {"version": f"{about}.{self._number}", "full": full}
+            answer: Json = {"version": f"{self._epoch}.{self._number}", "full": full}
             answer["backlog"] = len(self._changed)
-            nodes = [n for at, n in self._nodes.values() if at > since] if rights.nodes else []
-            if self._removed > since and rights.nodes and not full:
+            answer["nodes"] = [n for at, n in self._nodes.values() if at > since]
+            if self._removed > since and not full:
                 answer["names"] = [*self._nodes]
             if self._waiting.number > since or full:
-                answer["waiting"] = self._waiting.shown(rights.pods, newest=False)
+                answer["waiting"] = self._waiting.shown(newest=False)
             if self._told.number > since or full:
-                answer["told"] = self._told.shown(rights.events, newest=True)
-        all_seen = rights.claims == EVERYWHERE
-        answer["nodes"] = nodes if all_seen else [_masked(n, rights.claims) for n in nodes]
+                answer["told"] = self._told.shown(newest=True)
         return answer
 
     def _refresh(self) -> None:
@@ -307,21 +280,3 @@ def _slots_json(slots: Iterable[Slot]) -> list[Json]:
             names = (slot.claim.namespace, ", ".join(slot.pods[:4]), slot.claim.name)
             entry["owners"].append([said(name, _NAME) for name in names])
     return [*found.values()]
-
-
-def _masked(node: Json, right: str) -> Json:
-    """The node as shown to a reader who may not list the claims of all namespaces."""
-    return {**node, "gpus": [{**gpu, "slots": _mask(gpu["slots"], right)} for gpu in node["gpus"]]}
-
-
-def _mask(slots: Iterable[Json], right: str) -> list[Json]:
-    return [
-        slot
-        if all(owner[0] == right for owner in slot["owners"])
-        else {**slot, "note": "", "owners": [_mask_owner(o, right) for o in slot["owners"]]}
-        for slot in slots
-    ]
-
-
-def _mask_owner(owner: list[str], right: str) -> list[str]:
-    return owner if owner[0] == right else ["", "in use", ""]

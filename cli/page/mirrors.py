@@ -1,14 +1,13 @@
-"""Mirrors of what the page shows, and its readers."""
+"""Mirrors of what the page shows."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from cli.facts import COMPONENT, LIVE
 from cli.output import CliError, Exit
-from cli.page.content import Content, Rights, said
+from cli.page.content import Content, said
 from dra.claims.trimming import trim_claim_spec
 from dra.common.resources import EVENTS, MIG_NODES, PODS, RESOURCE_CLAIMS, Obj, Resource, at, picked
 from dra.gangs.membership import read_annotations
@@ -27,31 +26,6 @@ _EVENT = (
 _CONDITION = 2000
 """Characters that are kept of a condition, which an explanation quotes."""
 _METADATA = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
-
-
-class BusyError(Exception):
-    """Too many ask at once; a reader who asks again in some seconds is served."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reader:
-    """A reader of the page.
-
-    ``may_list``: True if the reader may list a kind in a namespace, "" being all.
-    """
-
-    may_list: Callable[[Resource, str], bool]
-
-    def rights(self, namespace: str) -> Rights:
-        """The rights to each kind: to all namespaces, or else to ``namespace`` if allowed there."""
-
-        def right(resource: Resource) -> str:
-            if self.may_list(resource, ""):
-                return "*"
-            return namespace if namespace and self.may_list(resource, namespace) else ""
-
-        nodes = "*" if self.may_list(MIG_NODES, "") else ""
-        return Rights(nodes, right(RESOURCE_CLAIMS), right(PODS), right(EVENTS))
 
 
 class Mirrors:
@@ -101,27 +75,20 @@ class Mirrors:
         for mirror in self.mirrors:
             mirror.stop()
 
-    def covers(self, resource: Resource, namespace: str) -> bool:
-        """True if the mirror of ``resource`` has the objects of ``namespace`` and may list them."""
-        mirrors = [m for m in self.mirrors if m.resource == resource]
-        scope = self._scopes.get(resource, "")
-        return scope in ("", namespace) and not any(m.denied for m in mirrors)
+    def hidden(self) -> list[str]:
+        """Kinds of which not all objects may be listed."""
+        hidden = (m.resource for m in self.mirrors if m.denied or self._scopes[m.resource])
+        return [*dict.fromkeys(map(str, hidden))]
 
-    def list_for(
-        self, reader: Reader, resource: Resource, *, namespace: str = "", **selection: Any
-    ) -> list[Obj]:
+    def listed(self, resource: Resource, *, namespace: str = "", **selection: Any) -> list[Obj]:
         """All objects of a kind; the server is not asked for those that are mirrored.
 
-        Events are always asked for, as not all are mirrored. Raises ForbiddenError where the reader
-        may not list them.
+        Events are always asked for, as not all are mirrored. Raises ForbiddenError.
         """
-        if not reader.may_list(resource, namespace):
-            where = f" of namespace {namespace}" if namespace else " of all namespaces"
-            raise ForbiddenError(f"not allowed to list {resource}{where}", status=403)
         scope = self._scopes.get(resource)
         if resource != EVENTS and scope in ("", namespace):
             (mirror,) = (m for m in self.mirrors if m.resource == resource)
-            if mirror.synced:
+            if mirror.synced and not mirror.denied:
                 found = mirror.store.list()
                 return [o for o in found if namespace in ("", o["metadata"].get("namespace", ""))]
         return self._api.list(resource, namespace=namespace, **selection).items

@@ -1,92 +1,62 @@
-"""Content of the page for its readers: one for all, cut to the rights of each.
-
-Also explanations why a pod waits: those of ``explain``, with the slices in the way on each GPU.
-"""
+"""What the page shows, and why a pod waits: as ``explain`` says it, with the slices in the way."""
 
 from __future__ import annotations
 
-import hmac
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from cli.explaining.explain import Explainer, ObjectExplanation
 from cli.explaining.waiting import slots_of
 from cli.facts import ClusterFacts, Lister, read_facts
 from cli.page.content import Content, said
-from cli.page.mirrors import BusyError, Mirrors, Reader
+from cli.page.mirrors import Mirrors
 from cli.session import Session, evaluator
 from dra.allocator.explain.answers import GpuAnswer
 from dra.cel.questions import Evaluator
 from dra.common.resources import ObjectKey
-from dra.monitoring.server import Pace
-from dra.sandbox.process import SandboxError
 
-_MOST_ASK = 4
-"""Explanations that may be waited for at a time; they are made one after the other."""
 _FINDINGS, _EVENTS = 12, 6
 _BLOCKED = 1000
 """GPUs whose blockers are marked: first those on which the least would have to go."""
 
 
 class ClusterSource:
-    """Answers from the mirrored cluster. ``find_reader``: finds a token's reader, or None."""
+    """Answers from the mirrored cluster, with the rights of its user. Thread-safe."""
 
     def __init__(
-        self,
-        session: Session,
-        mirrors: Mirrors,
-        content: Content,
-        *,
-        find_reader: Callable[[str], Reader | None],
-        evaluator: Evaluator,
+        self, session: Session, mirrors: Mirrors, content: Content, evaluator: Evaluator
     ) -> None:
         self._session, self._mirrors, self._content = session, mirrors, content
-        self.reader = find_reader
         self._evaluator = evaluator
-        self._pace = Pace()
-        self._few = threading.BoundedSemaphore(_MOST_ASK)
+        self._lock = threading.Lock()
 
-    def data(self, reader: Reader, since: str, namespace: str) -> Mapping[str, Any]:
-        """Changes since a version; kinds of which the reader may not see all, and stale kinds."""
-        rights = reader.rights(namespace or self._session.namespace)
-        found = self._content.since(since, rights)
-        return {**found, "hidden": rights.hidden, **self._mirrors.troubles()}
+    def data(self, since: str) -> Mapping[str, Any]:
+        """Changes since a version; kinds of which not all may be listed, and stale kinds."""
+        found = self._content.since(since)
+        return {**found, "hidden": self._mirrors.hidden(), **self._mirrors.troubles()}
 
-    def why(self, reader: Reader, pod: ObjectKey) -> Mapping[str, Any] | None:
-        """Explanation of a pod, made one at a time. Raises BusyError if too many are asked for."""
-        if not self._few.acquire(blocking=False):
-            raise BusyError
-        listed = partial(self._mirrors.list_for, reader)
-        try:
-            return self._pace.call(lambda: explain_pod(self._session, pod, listed, self._evaluator))
-        except SandboxError as error:
-            raise BusyError from error
-        finally:
-            self._few.release()
-
-
-def only_with(secret: str, reader: Reader) -> Callable[[str], Reader | None]:
-    """A function that gives ``reader`` for the token ``secret``, and None for any other."""
-    return lambda token: reader if hmac.compare_digest(token.encode(), secret.encode()) else None
+    def why(self, pod: ObjectKey) -> Mapping[str, Any] | None:
+        """Explanation of a pod; they are made one after the other. Raises SandboxError."""
+        with self._lock:
+            return explain_pod(self._session, pod, self._mirrors.listed, self._evaluator)
 
 
 @contextmanager
-def mirrored(session: Session, *, namespace: str) -> Iterator[tuple[Mirrors, Content, Evaluator]]:
-    """Mirrors, their content and an evaluator, which run as long as the block does.
+def mirrored(session: Session) -> Iterator[ClusterSource]:
+    """A source whose mirrors run as long as the block does.
 
-    The mirrors are of ``namespace`` where not all namespaces are allowed.
+    They are of the session's namespace where not all namespaces are allowed.
     """
     content = Content(session.driver, time.monotonic)
-    mirrors = Mirrors(session.api, content, driver=session.driver, namespace=namespace)
+    mirrors = Mirrors(session.api, content, driver=session.driver, namespace=session.namespace)
     with evaluator() as asked:
         mirrors.start()
         try:
-            yield mirrors, content, asked
+            yield ClusterSource(session, mirrors, content, asked)
         finally:
             mirrors.stop()
 

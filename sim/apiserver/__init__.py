@@ -6,9 +6,9 @@ its clients or kubectl can notice: versions and conflicts, watches, subresources
 server-side apply, finalizers, custom resources, discovery, and the few rules that a program of ours
 may run into. ``tests/sim/conformance`` holds it to the real one.
 
-It answers reviews of tokens and rights (`reviews`), and asks for none itself. It will never do:
-authentication, authorization, admission webhooks and policies, quotas, validation of names, fields
-and schemas, protobuf but for what kubectl creates, OpenAPI schemas, deletion in the foreground,
-several versions of Kubernetes, storage on disk (it forgets everything when it stops), or the work
-of kinds whose controllers do not run here, beyond storing them.
+It will never do: authentication, authorization and reviews of rights, admission webhooks and
+policies, quotas, validation of names, fields and schemas, protobuf but for what kubectl creates,
+OpenAPI schemas, deletion in the foreground, several versions of Kubernetes, storage on disk (it
+forgets everything when it stops), or the work of kinds whose controllers do not run here, beyond
+storing them.
 """

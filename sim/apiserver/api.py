@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sim.apiserver import deletion, discovery, errors, lists, pods, reviews
+from sim.apiserver import deletion, discovery, errors, lists, pods
 from sim.apiserver.requests import resolve
 from sim.apiserver.tables import Form
 
@@ -104,10 +104,6 @@ class Api:
 
     def _handle_other(self, request: Request) -> Response:
         path = request.path.rstrip("/") or "/"
-        if request.method == "POST":
-            reviewed = reviews.review(self.registry.store, path, request.parse())
-            if reviewed is not None:
-                return Response(201, _encode(reviewed))
         if request.method != "GET":
             raise errors.page_not_found()
         if path in ("/healthz", "/readyz", "/livez"):

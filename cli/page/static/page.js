@@ -55,25 +55,16 @@ async function ask(path, query) {
 async function poll() {
   let pause = POLL;
   try {
-    if (!token) throw Object.assign(new Error("a token is needed"), { status: 401 });
-    const found = await ask("data", { since: version, namespace: $("namespace").value });
+    const found = await ask("data", { since: version });
     take(found);
     if (found.backlog) pause = SOON;
     lostAt = null;
-    $("login").hidden = true;
   } catch (error) {
     lostAt ??= new Date();
-    if (error.status === 401) askForToken();
     latest = { ...latest, error: error.status ? error.message : "no answer" };
   }
   showStatus();
   setTimeout(poll, pause);
-}
-
-function askForToken() {
-  if (!$("login").hidden) return;
-  $("login").hidden = false;
-  $("token").focus();
 }
 
 function take(found) {
@@ -483,10 +474,9 @@ function showStatus() {
 }
 
 function showNote() {
-  const kinds = latest.hidden ?? [], namespace = $("namespace").value.trim();
+  const kinds = latest.hidden ?? [];
   $("note").hidden = !kinds.length;
-  const where = namespace ? `beyond namespace ${namespace}` : "of all namespaces: choose one of yours above";
-  $("note").textContent = kinds.length ? `You may not list ${kinds.join(", ")} ${where}. What you may not see is left out, or says "in use".` : "";
+  $("note").textContent = kinds.length ? `You may not list ${kinds.join(", ")} everywhere: only those of the namespace of kubectl mig ui -n are shown, as far as you may.` : "";
 }
 
 function showAll() { showNodes(); showWaiting(); showLine(); showNote(); }
@@ -499,12 +489,6 @@ $("filters").addEventListener("reset", () => setTimeout(showAll));
 for (const name of ["namespace", "product", "state"]) $(name).addEventListener("change", showAll);
 let typing = 0;
 $("search").addEventListener("input", () => { clearTimeout(typing); typing = setTimeout(showAll, 120); });
-$("login").addEventListener("submit", (event) => {
-  event.preventDefault();
-  token = $("token").value.trim();
-  $("token").value = "";
-  $("login").hidden = true;
-});
 $("pods").addEventListener("click", (event) => {
   const option = event.target.closest("li");
   if (option) { active = option.dataset.key; choose(chosen === active ? null : active); }

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,11 +17,9 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from cli.output import Output
-from cli.page.mirrors import Reader
 from cli.page.server import PageServer
-from cli.page.source import ClusterSource, mirrored
+from cli.page.source import mirrored
 from cli.session import Session
-from dra.common.resources import Resource
 from tests.cli.world import World
 from tests.helpers.waiting import wait_for
 
@@ -70,17 +67,17 @@ class Page:
             with error:
                 return Answer(error.code, dict(error.headers), error.read())
 
-    def data(self, *, since: str = "", namespace: str = "", token: str | None = None) -> Any:
-        answer = self.ask(f"/data?since={quote(since)}&namespace={namespace}", token=token)
+    def data(self, *, since: str = "") -> Any:
+        answer = self.ask(f"/data?since={quote(since)}")
         assert answer.status == 200, answer
         return answer.json
 
-    def loaded(self, **given: Any) -> Any:
+    def loaded(self) -> Any:
         """The data once all is listed."""
         found: list[Any] = []
 
         def listed() -> bool:
-            found[:] = [self.data(**given)]
+            found[:] = [self.data()]
             return not found[0]["loading"] and not found[0]["backlog"]
 
         wait_for("what the page shows", listed)
@@ -104,62 +101,18 @@ def running_ui(kubeconfig: Path, *arguments: str) -> Iterator[Page]:
             process.terminate()
 
 
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
 @contextmanager
-def running_program(kubeconfig: Path, *arguments: str, port: int = 0) -> Iterator[Page]:
-    """``python -m cli.page``, which reviews tokens."""
-    port = port or free_port()
-    command = [sys.executable, "-m", "cli.page", "--kubeconfig", str(kubeconfig)]
-    command += ["--port", str(port), *arguments]
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
-        page = Page(f"http://127.0.0.1:{port}/#token=user.admin")
-
-        def answers() -> bool:
-            assert process.poll() is None, "it has ended"
-            with suppress(urllib.error.URLError):
-                return page.ask("/healthz").status == 200
-            return False
-
+def page_for(world: World, *, port: int = 0) -> Iterator[Page]:
+    """A page in this process, with the token ``secret``."""
+    session = Session(world.api, Output(sys.stdout), "", lambda: datetime.now(UTC))
+    with mirrored(session) as source, PageServer(port, source, "secret") as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
         try:
-            wait_for("the page", answers)
-            yield page
+            yield Page(server.address)
         finally:
-            process.terminate()
-
-
-def may_all(_: Resource, __: str) -> bool:
-    return True
-
-
-@contextmanager
-def page_for(
-    world: World,
-    may_list: Callable[[Resource, str], bool] = may_all,
-    *,
-    port: int = 0,
-    tls: Path | None = None,
-) -> Iterator[Page]:
-    """A page in this process for a reader who may list what the test says."""
-    output = Output(sys.stdout)
-    session = Session(world.api, output, "", lambda: datetime.now(UTC))
-    readers = {"secret": Reader(may_list)}
-    with mirrored(session, namespace="") as (mirrors, content, evaluator):
-        source = ClusterSource(
-            session, mirrors, content, find_reader=readers.get, evaluator=evaluator
-        )
-        with PageServer(("127.0.0.1", port), source, tls=tls) as server:
-            thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-            thread.start()
-            try:
-                yield Page(f"http://127.0.0.1:{server.server_address[1]}/#token=secret")
-            finally:
-                server.shutdown()
-                thread.join()
+            server.shutdown()
+            thread.join()
 
 
 def port_of(page: Page) -> int:

@@ -6,22 +6,18 @@ from typing import Any
 
 import msgspec
 
-from cli.page.content import Content, Rights
+from cli.page.content import Content
 from dra.common.resources import EVENTS, MIG_NODES, PODS, RESOURCE_CLAIMS, Obj, Resource
-from dra.gpu.mignode import to_mignode
 from dra.kube.reflector import Change
 from tests.cli.page.scenes import CONDITION
 from tests.controller.helpers.objects import (
     DRIVER,
     allocated,
     claim,
-    gpu,
-    inventory,
     mignode,
     request,
 )
 
-ALL = Rights("*", "*", "*", "*")
 HOSTILE = "<img src=x onerror=alert(1)>\x1b[2J\u202e\u2066</script>\x00" + "A" * 2**20
 
 
@@ -38,10 +34,9 @@ class Clock:
 class Shown:
     """Content as a reader has it who asks again and again, with a clock that a test moves."""
 
-    def __init__(self, rights: Rights = ALL) -> None:
+    def __init__(self) -> None:
         self.clock = Clock()
         self.content = Content(DRIVER, self.clock)
-        self.rights = rights
         self.version = ""
 
     def put(self, resource: Resource, *objects: Obj) -> None:
@@ -53,7 +48,7 @@ class Shown:
 
     def ask(self, *, later: float = 1.5) -> dict[str, Any]:
         self.clock.now += later
-        found = self.content.since(self.version, self.rights)
+        found = self.content.since(self.version)
         self.version = found["version"]
         return found
 
@@ -127,8 +122,6 @@ def test_who_was_away_or_asks_another_server_has_all() -> None:
     assert other.ask()["full"]
     other.version = "nonsense"
     assert other.ask()["full"]
-    shown.rights = ALL._replace(claims="team")
-    assert shown.ask()["full"]
 
 
 def test_a_refresh_ends_when_its_time_is_over_and_goes_on_soon() -> None:
@@ -150,32 +143,6 @@ def test_a_refresh_ends_when_its_time_is_over_and_goes_on_soon() -> None:
         assert found["backlog"] == 10 - len(names)
     assert answers > 2
     assert sorted(names) == [f"node-{i}" for i in range(10)]
-
-
-def test_names_are_left_out_of_what_one_may_not_list() -> None:
-    shown = Shown(ALL._replace(claims="team"))
-    shown.put(MIG_NODES, to_mignode(inventory("node-a", gpu(0, "node-a"), gpu(1, "node-a"))))
-    shown.put(RESOURCE_CLAIMS, holds("mine"), holds("theirs", "other", pod="secret-pod"))
-    found = shown.ask()
-    text = msgspec.json.encode(found).decode()
-    assert "theirs" not in text
-    assert "secret-pod" not in text
-    assert sorted(owners(found)) == [["", "in use", ""], ["team", "pod-mine", "mine"]]
-
-
-def test_who_may_list_nothing_has_nothing() -> None:
-    shown = Shown(Rights("", "", "", ""))
-    shown.put(MIG_NODES, mignode("node-a"))
-    shown.put(RESOURCE_CLAIMS, holds("c"))
-    shown.put(PODS, waits("w"))
-    shown.put(EVENTS, tells("e01"))
-    found = shown.ask()
-    nobody: Obj = {"items": [], "more": {}}
-    assert (found["nodes"], found["waiting"], found["told"]) == ([], nobody, nobody)
-    shown.rights = Rights("", "", "team", "other")
-    found = shown.ask()
-    assert [p["name"] for p in found["waiting"]["items"]] == ["w"]
-    assert found["told"] == nobody
 
 
 def test_a_tenant_with_ten_thousand_pods_or_events_hides_nobody() -> None:

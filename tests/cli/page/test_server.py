@@ -5,25 +5,19 @@ from __future__ import annotations
 import gzip
 import http.client
 import re
-import ssl
-import threading
-import urllib.request
 from pathlib import Path
 
-import pytest
-
-from dra.common.resources import MIG_NODES, PODS, RESOURCE_CLAIMS, Resource
+from dra.common.resources import PODS
 from tests.cli.conftest import Mig
 from tests.cli.page.scenes import busy, end_pod, many_gpus, say_waiting
 from tests.cli.page.served import page_for, port_of, running_ui
 from tests.cli.world import World
 from tests.controller.helpers.objects import gpu
-from tests.dra.kube.connect.certificates import Certificates
-from tests.helpers.waiting import PATIENCE, wait_for
+from tests.helpers.waiting import wait_for
 from tests.sim.apiserver.running import running_server
 
 STATIC = Path(__file__).parents[3] / "cli/page/static"
-PATHS = ("/", "/page.css", "/page.js", "/data", "/why", "/healthz", "/nowhere")
+PATHS = ("/", "/page.css", "/page.js", "/data", "/why", "/nowhere")
 
 
 def shown_owners(data: dict[str, object]) -> set[str]:
@@ -140,38 +134,6 @@ def test_it_says_why_a_pod_waits_and_who_is_in_the_way(world: World) -> None:
     assert found["events"][0]["reason"] == "WaitingForSlices"
 
 
-def test_who_may_list_one_namespace_has_that_and_no_names_of_others(world: World) -> None:
-    busy(world)
-
-    def may_list(kind: Resource, where: str) -> bool:
-        return kind == MIG_NODES or (kind in (PODS, RESOURCE_CLAIMS) and where == "default")
-
-    with page_for(world, may_list) as page:
-        elsewhere = page.loaded(namespace="other")
-        assert shown_owners(elsewhere) == {"in use"}
-        assert elsewhere["waiting"]["items"] == []
-        assert elsewhere["hidden"] == ["resourceclaims.resource.k8s.io", "pods", "events"]
-        assert page.ask("/why?pod=other/waits").status == 403
-        here = page.loaded(namespace="default")
-        assert "trainer-0" in shown_owners(here)
-        assert [p["name"] for p in here["waiting"]["items"]] == ["waits"]
-        assert here["told"]["items"] == []
-        found = page.ask("/why?pod=default/waits").json
-    # The judge would name claims of others: the controller's own words are all that there is.
-    assert found["findings"][0]["message"] == "no GPU has room for 7g.40gb"
-    assert found["blocked"] == []
-    assert "resourceclaims.resource.k8s.io" in found["unread"]
-
-
-def test_who_may_list_no_pods_sees_none(world: World) -> None:
-    busy(world)
-    with page_for(world, lambda kind, _: kind == MIG_NODES) as page:
-        found = page.loaded(namespace="default")
-        assert b"trainer-0" not in page.ask("/data?namespace=default").body
-        assert found["waiting"]["items"] == []
-        assert page.ask("/why?pod=default/waits").status == 403
-
-
 def test_kubectl_mig_ui_serves_its_user_on_loopback_alone(world: World) -> None:
     busy(world)
     with running_ui(world.kubeconfig) as page:
@@ -210,34 +172,6 @@ def test_where_the_driver_is_not_installed_that_is_said(tmp_path: Path, mig: Mig
     assert "is the driver installed? (kubectl mig doctor)" in ran.err
 
 
-def test_too_many_who_ask_why_are_sent_away(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    busy(world)
-    asked, goes_on = threading.Semaphore(0), threading.Event()
-
-    def explain(*_: object) -> dict[str, str]:
-        asked.release()
-        goes_on.wait()
-        return {}
-
-    monkeypatch.setattr("cli.page.source.explain_pod", explain)
-    with page_for(world) as page:
-        threads = [
-            threading.Thread(target=page.ask, args=("/why?pod=a/b",), daemon=True)
-            for _ in range(20)
-        ]
-        for thread in threads:
-            thread.start()
-        try:
-            assert asked.acquire(timeout=PATIENCE)
-            wait_for("a refusal", lambda: page.ask("/why?pod=a/b").status == 503)
-            assert page.ask("/data").status == 200
-            assert not asked.acquire(blocking=False)
-        finally:
-            goes_on.set()
-        for thread in threads:
-            thread.join()
-
-
 def test_hostile_texts_are_sent_as_texts_without_what_changes_others(world: World) -> None:
     bad = "<img src=x onerror=alert(1)>\x1b[2J\u202e</script>" + "A" * 3000
     busy(world)
@@ -251,22 +185,3 @@ def test_hostile_texts_are_sent_as_texts_without_what_changes_others(world: Worl
     assert b"\\u001b" not in body
     assert "\u202e".encode() not in body
     assert b"A" * 2001 not in body
-
-
-def test_over_tls_a_certificate_that_was_renewed_is_taken(
-    world: World, certificates: Certificates
-) -> None:
-    certificates.as_secret("client")
-    with page_for(world, tls=certificates.folder) as page:
-        address = ("127.0.0.1", port_of(page))
-
-        def served() -> str:
-            return ssl.get_server_certificate(address).strip()
-
-        assert served() == certificates.path("client.crt").read_text().strip()
-        certificates.as_secret("server")
-        renewed = certificates.path("server.crt").read_text().strip()
-        wait_for("the new certificate", lambda: served() == renewed)
-        context = ssl.create_default_context(cafile=str(certificates.path("ca.crt")))
-        with urllib.request.urlopen(f"https://127.0.0.1:{address[1]}/", context=context) as answer:
-            assert answer.headers["Content-Security-Policy"]

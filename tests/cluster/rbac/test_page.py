@@ -1,4 +1,4 @@
-"""The page in the cluster, with the chart's own rights: readers see what the API server says."""
+"""``kubectl mig ui`` with the rights of its user on a real API server, which refuses the rest."""
 
 from __future__ import annotations
 
@@ -6,36 +6,17 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from dra.common.resources import Obj
 from hack.cluster.api import Api
-from hack.cluster.chart import NAMESPACE, pod_spec, render
+from hack.cluster.chart import NAMESPACE
 from hack.cluster.controlplane import ControlPlane, write_kubeconfig
 from hack.cluster.installation import Installation, apply, path
 from tests.cli.page.scenes import CONDITION
-from tests.cli.page.served import Page, running_program, running_ui
-from tests.cluster.harness.accounts import acting, token
-from tests.cluster.rbac.requests import MERGE, refusal
+from tests.cli.page.served import Page, running_ui
+from tests.cluster.harness.accounts import token
+from tests.cluster.rbac.requests import MERGE
 
-ACCOUNT = "mig-dra-driver-nvidia-mig-page"
-VALUES = {"page": {"enabled": True}}
 RBAC = "rbac.authorization.k8s.io"
-
-
-@pytest.fixture
-def account(installation: Installation, admin: Api) -> Iterator[str]:
-    """The page's account as the chart makes it."""
-    objects = [
-        each
-        for each in render(VALUES)
-        if each["metadata"]["name"] == ACCOUNT and each["kind"] != "Deployment"
-    ]
-    for each in objects:
-        apply(admin, each)
-    yield ACCOUNT
-    for each in objects:
-        admin.request("DELETE", path(each))
 
 
 @contextlib.contextmanager
@@ -74,67 +55,36 @@ def waiting_pod(admin: Api) -> Iterator[None]:
     admin.delete("Pod", "waits")
 
 
-def seen(page: Page, token: str, namespace: str = "") -> tuple[set[str], list[str], list[str]]:
+def seen(page: Page) -> tuple[set[str], list[str], list[str]]:
     """Nodes, pods that wait, and kinds of which not all are shown."""
-    found = page.loaded(token=token, namespace=namespace)
+    found = page.loaded()
     nodes = {node["name"] for node in found["nodes"]}
     return nodes, [each["name"] for each in found["waiting"]["items"]], found["hidden"]
 
 
-def test_readers_see_what_a_real_api_server_allows_them(
-    installation: Installation,
-    plane: ControlPlane,
-    account: str,
-    foreign_mignode: str,
-    tmp_path: Path,
+def test_it_shows_what_a_real_api_server_allows_its_user(
+    installation: Installation, plane: ControlPlane, foreign_mignode: str, tmp_path: Path
 ) -> None:
     admin = installation.api
-    config = tmp_path / "config"
-    given = token(installation, account)
-    write_kubeconfig(config, server=plane.server, certificate=plane.certificate, token=given)
     kinds = ("mignodes", "resourceclaims", "pods", "events")
+    others = ["resourceclaims.resource.k8s.io", "pods", "events"]
+    expected: dict[str, tuple[set[str], list[str], list[str]]] = {
+        "sees-all": ({"node-b"}, ["waits"], []),
+        "sees-gpus": ({"node-b"}, [], others),
+        "sees-one": (set(), ["waits"], ["mignodes.mig.dra.dev", *others]),
+        "default": (set(), [], ["mignodes.mig.dra.dev", *others]),
+    }
+    asked = "/why?pod=default/waits"
     with contextlib.ExitStack() as stack:
         stack.enter_context(waiting_pod(admin))
         stack.enter_context(reader(admin, "sees-all", *kinds))
-        stack.enter_context(reader(admin, "sees-all-kinds", "*"))
         stack.enter_context(reader(admin, "sees-gpus", "mignodes"))
         stack.enter_context(reader(admin, "sees-one", "pods", namespace="default"))
-        (container,) = pod_spec(render(VALUES), "page")["containers"]
-        assert container["command"] == ["python", "-m", "cli.page"]
-        flags = [each for each in container["args"] if not each.startswith("--port=")]
-        page = stack.enter_context(running_program(config, *flags))
-        assert seen(page, token(installation, "sees-all")) == ({"node-b"}, ["waits"], [])
-        others = ["resourceclaims.resource.k8s.io", "pods", "events"]
-        assert seen(page, token(installation, "sees-gpus"), "default") == ({"node-b"}, [], others)
-        one = token(installation, "sees-one")
-        assert seen(page, one, "default")[:2] == (set(), ["waits"])
-        assert seen(page, one, "kube-system")[:2] == (set(), [])
-        assert seen(page, token(installation, "default"), "default")[:2] == (set(), [])
-        asked = "/why?pod=default/waits"
-        why = page.ask(asked, token=token(installation, "sees-all-kinds"))
-        assert (why.status, why.json["state"], why.json["unread"]) == (200, "Waiting", []), why
-        assert page.ask(asked, token=token(installation, "default")).status == 403
-        # Of kubectl mig ui the reader is its user, and the server itself refuses.
-        own = tmp_path / "own"
-        write_kubeconfig(own, server=plane.server, certificate=plane.certificate, token=one)
-        with running_ui(own, "-n", "default") as mine:
-            assert seen(mine, mine.token) == (set(), ["waits"], ["mignodes.mig.dra.dev", *others])
-        for nobody in ("", "nobody's"):
-            assert page.ask("/data", token=nobody).status == 401
-        assert page.ask("/data", token=given[:-4]).status == 401
-
-
-def test_the_page_itself_may_write_nothing(
-    installation: Installation, account: str, foreign_mignode: str
-) -> None:
-    own = acting(installation, account)
-    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}}
-    for method, where in (
-        ("POST", "/api/v1/namespaces/default/pods"),
-        ("DELETE", foreign_mignode),
-        ("GET", "/api/v1/secrets"),
-        ("GET", "/api/v1/configmaps"),
-        ("POST", "/api/v1/namespaces/default/events"),
-    ):
-        body = pod if method == "POST" else None
-        assert refusal(own, method, where, body=body)[0] == 403
+        for name, shown in expected.items():
+            own = tmp_path / name
+            given = token(installation, name)
+            write_kubeconfig(own, server=plane.server, certificate=plane.certificate, token=given)
+            with running_ui(own, "-n", "default") as page:
+                assert seen(page) == shown, name
+                assert page.ask(asked).status == (200 if name == "sees-all" else 403), name
+                assert page.ask("/data", token="").status == 401

@@ -59,10 +59,6 @@ VALUES: dict[str, Obj] = {
         "driverName": "other.example.com",
         "nodeClasses": {"classes": {"default": {}}, "configMaps": ["mig-parted"]},
     },
-    "page": {
-        "page": {"enabled": True, "tlsSecret": "page-tls", "hostNames": ["mig.example"]},
-        "networkPolicy": {"pageFrom": [{"podSelector": {"matchLabels": {"app": "ingress"}}}]},
-    },
     "bare": {
         "crd": {"install": False},
         "admissionPolicies": {"enabled": False},

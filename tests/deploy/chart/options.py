@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 
-from cli.page.__main__ import main as page
 from controller.cli import main as controller
 from controller.webhook.__main__ import main as webhook
 from dra.common.resources import Obj
@@ -37,16 +36,12 @@ PROGRAMS = {
             "webhook.yaml",
             {"webhook": {"enabled": True}},
         ),
-        Program("page", "cli.page", page, "page.yaml", {"page": {"enabled": True}}),
         Program("kubelet-plugin", "kubeletplugin", kubeletplugin, "kubelet-plugin.yaml", {}),
     )
 }
 
 Given = tuple[str, Any, Any]
 """A value's path in values.yaml, one that is not the default, and what the program makes of it."""
-
-_PAGE = "mig-dra-driver-nvidia-mig-page.mig-dra-driver.svc"
-"""Name of the page in the cluster, which it has with TLS."""
 
 BY_VALUE: dict[str, dict[str, Given]] = {
     "controller": {
@@ -74,13 +69,6 @@ BY_VALUE: dict[str, dict[str, Given]] = {
     "controller.webhook": {
         "--driver-name": ("driverName", "a.example", "a.example"),
         "--certificate-hours": ("webhook.certificateHours", 24, 24.0),
-        "--log-level": ("logLevel", "debug", "debug"),
-        "--log-format": ("logFormat", "json", "json"),
-    },
-    "cli.page": {
-        "--driver-name": ("driverName", "a.example", "a.example"),
-        "--tls": ("page.tlsSecret", "page-tls", Path("/etc/mig.dra.dev/tls")),
-        "--host-name": ("page.hostNames", ["a.example"], (_PAGE, "a.example")),
         "--log-level": ("logLevel", "debug", "debug"),
         "--log-format": ("logFormat", "json", "json"),
     },
@@ -143,10 +131,6 @@ BY_THE_CHART: dict[str, dict[str, str]] = {
         "--mutating-configuration": "Likewise, where the API server has no policy that does it.",
         "--host-name": "That of the Service that the chart makes.",
         "--port": "The Service's target; nobody sees it.",
-    },
-    "cli.page": {
-        "--kubeconfig": _ACCOUNT,
-        "--port": "The Service's target, or that of port-forward.",
     },
     "kubeletplugin": {
         "--node-name": "The node of the pod, by the downward API.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dra.common.resources import Obj
-from hack.cluster.chart import find, pod_spec, render
+from hack.cluster.chart import find, render
 from tests.deploy.chart.charts import MONITORING, VALUES, rendered, rules
 
 
@@ -74,32 +74,3 @@ def test_kubelets_may_get_claims_besides_only_where_the_administrator_enables_it
 
 def _for_kubelets(objects: list[Obj]) -> list[Obj]:
     return [each for each in objects if each["metadata"]["name"].endswith("-kubelet")]
-
-
-def test_the_page_is_there_only_where_it_is_enabled_and_reached_over_tls_alone() -> None:
-    def of_the_page(objects: list[Obj]) -> set[str]:
-        return {o["kind"] for o in objects if o["metadata"]["name"].endswith("-page")}
-
-    bare = {"Deployment", "ServiceAccount", "ClusterRole", "ClusterRoleBinding"}
-    assert of_the_page(rendered("defaults")) == set()
-    inside = render({"page": {"enabled": True}})
-    assert of_the_page(inside) == bare
-    (container,) = pod_spec(inside, "page")["containers"]
-    assert not any(each.startswith(("--tls", "--host-name")) for each in container["args"])
-    assert "ports" not in container
-    objects = rendered("page")
-    assert of_the_page(objects) == bare | {"Service", "NetworkPolicy"}
-    (container,) = pod_spec(objects, "page")["containers"]
-    assert {"--tls=/etc/mig.dra.dev/tls", "--host-name=mig.example"} <= {*container["args"]}
-    (ingress,) = find(objects, "NetworkPolicy", "-page")["spec"]["ingress"]
-    assert ingress["ports"] == [{"protocol": "TCP", "port": 8444}]
-    assert ingress["from"] == [{"podSelector": {"matchLabels": {"app": "ingress"}}}]
-
-
-def test_the_page_may_read_and_have_reviewed_who_reads_and_nothing_else() -> None:
-    created = set()
-    for rule in rules(rendered("page"), "page"):
-        if "create" in rule["verbs"]:
-            created |= {*rule["resources"]}
-        assert {*rule["verbs"]} <= {"list", "watch", "create"}
-    assert created == {"tokenreviews", "subjectaccessreviews"}

@@ -20,7 +20,6 @@ from hack.cluster.chart import REPOSITORY, find, pod_spec, render
 from sim.nvml.machine import GpuSpec, Machine
 from tests.deploy.chart.test_programs import arguments
 from tests.deploy.images.imagefiles import Image, build, stages
-from tests.dra.kube.connect.certificates import make_certificates
 from tests.dra.kube.stub import Stub, reply
 from tests.helpers.folders import short_folder
 from tests.helpers.scrape import get, logged_port
@@ -152,21 +151,6 @@ def test_the_controllers_image_runs_the_webhook(
             wait_for("the webhook's probe", lambda: answers_over_tls(process, log, url))
     finally:
         api.close()
-
-
-def test_the_controllers_image_runs_the_page(
-    images: Callable[[str], Image], kubeconfig: Path, tmp_path: Path
-) -> None:
-    objects = render({"page": {"enabled": True, "tlsSecret": "s"}})
-    (container,) = pod_spec(objects, "page")["containers"]
-    make_certificates(tmp_path).as_secret("server")
-    port = free_port()
-    command = rewritten(container, {"--port": str(port), "--tls": str(tmp_path)})
-    probe, log = container["readinessProbe"]["httpGet"], tmp_path / "log"
-    assert probe["httpHeaders"] == [{"name": "Host", "value": "localhost"}]
-    url = f"{probe['scheme'].lower()}://localhost:{port}{probe['path']}"
-    with started(images("controller"), [*command, f"--kubeconfig={kubeconfig}"], log) as process:
-        wait_for("the page's probe", lambda: answers_over_tls(process, log, url))
 
 
 def answers_over_tls(process: subprocess.Popen[bytes], log: Path, url: str) -> bool:

@@ -17,7 +17,6 @@
 {{- define "mig.plugin" -}}{{ include "mig.fullname" . }}-kubelet-plugin{{- end -}}
 
 {{- define "mig.webhook" -}}{{ include "mig.fullname" . }}-webhook{{- end -}}
-{{- define "mig.page" -}}{{ include "mig.fullname" . }}-page{{- end -}}
 
 {{- define "mig.selector" -}}
 app.kubernetes.io/name: {{ include "mig.name" . }}

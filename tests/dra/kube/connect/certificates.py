@@ -25,13 +25,6 @@ class Certificates:
         context.verify_mode = ssl.CERT_REQUIRED
         return context
 
-    def as_secret(self, name: str) -> None:
-        """Put a certificate and its key where they would be of a Secret that is mounted."""
-        for suffix in ("crt", "key"):
-            made = self.path(f"tls.{suffix}.new")
-            made.write_bytes(self.path(f"{name}.{suffix}").read_bytes())
-            made.replace(self.path(f"tls.{suffix}"))
-
     def cluster(self) -> dict[str, str]:
         """What a kubeconfig says of a cluster whose server is to be verified."""
         return {"certificate-authority-data": inline(self.path("ca.crt"))}
