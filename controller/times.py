@@ -21,10 +21,7 @@ MIRRORS_MISSING_TOLD = 10.0
 
 # Claims of living pods that cannot be fenced (a webhook refuses it, say) delay the first decision,
 # all together.
-FENCE_OF_PODS = 10.0
-
-# Claims that no living pod names delay the first decision, all together.
-FENCE_OF_OTHERS = 1.0
+FENCE = 10.0
 
 # The loop waits for changes at most so long when nothing is due.
 IDLE = 60.0

@@ -72,9 +72,8 @@ class KnownClaims:
             return False
         uid = known.claim.ref.uid
         self.key_of_uid.pop(uid, None)
-        record = self.records.pop(uid, None) or ClaimRecord(known.claim.ref)
-        self._effects.gone_claims.append(record)
-        writing, record.writing = record.writing, None
+        record = self.records.pop(uid, None)
+        writing = record.writing if record is not None else None
         self._release(uid, known.claim.allocation or (writing.allocation if writing else None))
         self._account_others(known.claim.allocation, None)
         return True

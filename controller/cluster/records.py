@@ -279,8 +279,7 @@ class Effects:
     ``nodes``: nodes that kube-scheduler may judge differently now.
     ``others``: nodes where another driver may offer something else than before; "" is any node.
     ``failures``: nodes whose list of failed Prepares has changed.
-    ``gone_pods``, ``gone_claims``, ``gone_gangs``: pods and claims, by their records, and gangs
-    that are gone.
+    ``gone_pods``, ``gone_gangs``: pods, by their records, and gangs that are gone.
     ``taken_back``: allocations of ours that somebody else removed.
     ``room``: nodes where a pod that did not fit may fit now; ``room_anywhere``: it may be any node.
     ``quota``: some namespace may hold less than before.
@@ -298,7 +297,6 @@ class Effects:
     others: set[str] = field(default_factory=set)
     failures: set[str] = field(default_factory=set)
     gone_pods: list[PodRecord] = field(default_factory=list)
-    gone_claims: list[ClaimRecord] = field(default_factory=list)
     gone_gangs: set[GangKey] = field(default_factory=set)
     taken_back: list[TakenBack] = field(default_factory=list)
     room: set[str] = field(default_factory=set)

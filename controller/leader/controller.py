@@ -70,32 +70,22 @@ class Controller:
         self._metrics.begins()
         try:
             with self._mirrors.running(inbox):
-                if self._lead(inbox, stop) and self._elector is not None:
-                    self._elector.settle()
+                self._lead(inbox, stop)
         finally:
             stop.set()
             self._pulse.rest()
             self._metrics.begins()
             watcher.join()
 
-    @property
-    def _was_settled(self) -> bool:
-        """True if no request of earlier leaders can arrive any more."""
-        return self._elector is not None and self._elector.settled
-
-    def _lead(self, inbox: Inbox, stop: threading.Event) -> bool:
-        """Lead until ``stop`` is set.
-
-        Returns True if no allocation sent so far can arrive any more; ``controller.leader.fence``
-        has the conditions.
-        """
+    def _lead(self, inbox: Inbox, stop: threading.Event) -> None:
+        """Lead until ``stop`` is set."""
         options = self._options
         cluster = Cluster(
             options.driver_name, options.finalizer, Kinds(), schedulers=options.schedulers
         )
         if not self._mirrors.fill(cluster, inbox, stop, self._clock):
-            return self._was_settled  # as it was: nothing was written
-        senders, fence = Senders(), None
+            return
+        senders = Senders()
         requests = Requests(
             kube=self._api,
             driver=options.driver_name,
@@ -107,24 +97,19 @@ class Controller:
         )
         try:
             _apply(cluster, inbox)
-            if self._was_settled:
-                _log.info("no fence: nothing is on its way that former leaders sent")
-            else:
-                fence = Fence(
-                    cluster,
-                    writer,
-                    InFlight(senders.send, inbox.wake),
-                    mark=f"{rfc3339(self._clock.now())} {secrets.token_hex(4)}",
-                    now=self._clock.monotonic,
-                )
+            fence = Fence(
+                cluster,
+                writer,
+                InFlight(senders.send, inbox.wake),
+                mark=f"{rfc3339(self._clock.now())} {secrets.token_hex(4)}",
+                now=self._clock.monotonic,
+            )
             self._serve(cluster, writer, senders, inbox, fence=fence, stop=stop)
         except NotLeadingError:
             _log.warning("no longer leading: nothing more is written")
         finally:
             stop.set()
-            senders.close()  # the next leader relies on it that nothing more is sent
-        _apply(cluster, inbox)
-        return _is_settled(fence, cluster, writer)
+            senders.close()
 
     def _leads(self) -> bool:
         return self._elector is None or self._elector.is_leader
@@ -136,10 +121,10 @@ class Controller:
         senders: Senders,
         inbox: Inbox,
         *,
-        fence: Fence | None,
+        fence: Fence,
         stop: threading.Event,
     ) -> None:
-        """Raise ``fence``, if there is one, until it stands; then work until stopped.
+        """Raise ``fence`` until it stands; then work until stopped.
 
         Raises:
             NotLeadingError: nothing may be written any more.
@@ -161,7 +146,7 @@ class Controller:
                     evaluations=evaluations,
                 )
             )
-            while not (fence is None or fence.stands() or stop.is_set()):
+            while not (fence.stands() or stop.is_set()):
                 self._turn(cluster, inbox, fence)
             cluster.learn_demand()
             engine.absorb()
@@ -198,20 +183,6 @@ class Controller:
 def _apply(cluster: Cluster, inbox: Inbox) -> None:
     for resource, change in inbox.take():
         cluster.apply(resource, change)
-
-
-def _is_settled(fence: Fence | None, cluster: Cluster, writer: ClaimWriter) -> bool:
-    """True if no allocation of this or an earlier leader can arrive; logs those that may."""
-    unanswered = writer.may_be_made(cluster.claims)
-    if unanswered:
-        _log.warning(
-            "an allocation was not answered and may still be made: the next leader fences claims",
-            extra={"claims": ", ".join(map(str, unanswered))},
-        )
-    incomplete = fence is not None and not fence.has_no_gap()
-    if incomplete:
-        _log.warning("not every claim was fenced: the next leader fences claims")
-    return not unanswered and not incomplete
 
 
 def _wake_at(stop: threading.Event, inbox: Inbox) -> None:

@@ -207,8 +207,6 @@ class Engine:
             _tell(keeper.note, effects)
         for pod_record in effects.gone_pods:
             _tell(self._pod_gone, pod_record)
-        for claim_record in effects.gone_claims:
-            world.writer.unanswered.pop(claim_record.ref.uid, None)
         for gang in effects.gone_gangs:
             _tell(world.line.leaves, gang_uid(gang))
         for key in effects.claims:

@@ -6,12 +6,9 @@ slices to another claim. The API server refuses that request if the claim has ch
 request's resourceVersion. So the next leader changes every claim to which an allocation may be on
 its way: the claims with our finalizer and without an allocation that a living pod names. None is
 missed, as the finalizer is stored before an allocation is sent, and the mirrors list after the
-former leader's time. There may be many if claims get the finalizer when they are created.
-
-If no living pod names a claim, no node prepares a late allocation of it, and the allocation is
-removed when it is seen. Such claims are changed next, each once and all within a second, so that
-the next leader may need no fence. The first decision does not wait longer for them. A claim that is
-too large (``controller.cluster.trim``) is not changed: no leader allocates it as it is.
+former leader's time. If no living pod names a claim, no node prepares a late allocation of it, and
+the allocation is removed when it is seen. A claim that is too large (``controller.cluster.trim``)
+is not changed: no leader allocates it as it is.
 
 The fence's own write names no resourceVersion, so that it succeeds whatever state the claim is in.
 Its answer shows an allocation that came before, which then counts like any other.
@@ -30,20 +27,6 @@ Nothing else needs a fence:
 - A late reservation in a MigNode names the list that it replaces: it fails, or brings ids that this
   leader sees and removes. It allocates nothing.
 - A scheduling gate lifted late, a pod's condition and a DeviceClass allocate nothing.
-
-Most leaders end cleanly, by SIGTERM. They wait for the answers to their requests; if all came, the
-next leader needs no fence around the waiting claims, which may be thousands. The Lease is given
-back *settled* (``dra.kube.lease``) only if
-
-- no allocation of earlier leaders can arrive: the Lease was settled when it was taken, or the fence
-  of this leader stands and has no gap, and
-- every allocation that this leader sent has been answered, or its claim was seen to have changed
-  since, so that the allocation no longer fits.
-
-Otherwise the Lease is given back unsettled, and the next leader raises its fence. It need not wait
-before that, as a fence works at any time. A leader also raises its fence if its Lease ran out
-before, was created by itself, was emptied by somebody else, or came from a version of this program
-that does not settle Leases. Without an election there is always a fence.
 """
 
 from __future__ import annotations
@@ -92,30 +75,19 @@ class Fence:
         self._began = now()
         self._is_served = False
         self._work: WorkList[ObjectKey] = WorkList(now)
-        lacking = {
+        self._open = {
             key: known.claim
             for key, known in cluster.claims.items()
             if known.claim.allocation is None and cluster.finalizer in known.claim.finalizers
+            if any(pod.live for pod in cluster.pod_index.of_claim(key))
         }
-        self._open = lacking
-        living = (
-            key for key in lacking if any(pod.live for pod in cluster.pod_index.of_claim(key))
-        )
-        self._named = dict.fromkeys(living)
-        self._rest_until = inf
-        self._gaps = False
-        for key in self._named:
+        for key in self._open:
             self._work.add(key, 0)
-        if lacking:
-            _log.info("fencing claims", extra={"claims": len(lacking)})
-        self._begin_rest()
+        if self._open:
+            _log.info("fencing claims", extra={"claims": len(self._open)})
 
     def stands(self) -> bool:
-        return not self._open or self._now() >= self._rest_until
-
-    def has_no_gap(self) -> bool:
-        """True if every claim was changed, so that no late allocation of any fits."""
-        return not self._open and not self._gaps
+        return not self._open
 
     def absorb(self) -> None:
         """Take the answers that have come.
@@ -137,14 +109,8 @@ class Fence:
 
     @property
     def due(self) -> float:
-        """The monotonic time of the next attempt or of the end; inf while answers are awaited."""
-        return min(inf if self._in_flight.full else self._work.due, self._rest_until)
-
-    def _begin_rest(self) -> None:
-        if self._open and not self._named and self._rest_until == inf:
-            self._rest_until = self._now() + times.FENCE_OF_OTHERS
-            for key in self._open:
-                self._work.add(key, 0)
+        """The monotonic time of the next attempt; inf while answers are awaited."""
+        return inf if self._in_flight.full else self._work.due
 
     def _send(self, key: ObjectKey, claim: Claim) -> None:
         job = one(self._writer.fence, claim, self._mark)
@@ -157,29 +123,21 @@ class Fence:
         match error:
             case None | ObjectNotFoundError():
                 pass
-            case UnavailableError() | ConflictError() if self._may_pass(key, error):
+            case UnavailableError() | ConflictError() if self._may_pass(error):
                 self._work.retry(key, 0)
                 _log.warning("nothing is allocated before this claim is fenced", extra=fields)
                 return
             case _:
-                self._gaps = True
                 _log.error(
                     "claim not fenced: a former leader's allocation of it may still come, and the "
                     "node then refuses what overlaps",
                     extra=fields,
                 )
         del self._open[key]
-        self._named.pop(key, None)
-        self._begin_rest()
         for obj in answer.written:
             self._cluster.confirm_claim(obj)
 
-    def _may_pass(self, key: ObjectKey, error: KubeError) -> bool:
-        """True if the error may pass and the claim of a living pod is worth another try.
-
-        That is so until the server has served any claim, and otherwise for ``times.FENCE_OF_PODS``.
-        """
-        if key not in self._named:
-            return False
+    def _may_pass(self, error: KubeError) -> bool:
+        """True if the error may pass: until the server has served any claim, or for a while."""
         serves_nobody = error.status in _NO_ANSWER and not self._is_served
-        return serves_nobody or self._now() < self._began + times.FENCE_OF_PODS
+        return serves_nobody or self._now() < self._began + times.FENCE

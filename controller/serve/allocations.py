@@ -79,7 +79,6 @@ def note_claim(world: World, key: ObjectKey) -> None:
         return
     if known.claim.resource_version != record.uncertain.wants.claim.resource_version:
         record.uncertain = None
-        world.writer.unanswered.pop(record.ref.uid, None)
         world.cluster.end_write(record.ref)
 
 

@@ -11,16 +11,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from controller.cluster.claims import newer
 from controller.cluster.trim import LARGEST, MOST_FINALIZERS
-from controller.write.requests import NotLeadingError, RefusedError, Requests
+from controller.write.requests import RefusedError, Requests
 from dra.allocator.problem import Decision
 from dra.claims.allocation import label_of, node_label, write_allocation
 from dra.claims.claims import Claim
-from dra.claims.reader import KnownClaim
-from dra.common.resources import PODS, RESOURCE_CLAIMS, Obj, ObjectKey, at
-from dra.gpu.inventory import ClaimRef
-from dra.kube.errors import InvalidError, KubeError, ObjectNotFoundError
+from dra.common.resources import PODS, RESOURCE_CLAIMS, Obj, at
+from dra.kube.errors import InvalidError, ObjectNotFoundError
 from dra.kube.timing import rfc3339
 from dra.pods.pods import Pod
 
@@ -28,9 +25,6 @@ from dra.pods.pods import Pod
 class ClaimWriter:
     """Writes claims by ``requests``, whose errors are raised.
 
-    ``unanswered``: by UID, claims to which an allocation was sent and not answered, in the state
-    that was written to. The last one of each claim is enough, as an allocation names a
-    resourceVersion and earlier ones named earlier versions.
     ``labels_nodes``: claims get a label with the node of their allocation
     (``dra.claims.allocation``).
     """
@@ -46,7 +40,6 @@ class ClaimWriter:
         self._driver = requests.driver
         self._finalizer = finalizer
         self._labels_nodes = labels_nodes
-        self.unanswered: dict[str, Claim] = {}  # shared by threads: each use of it is atomic
 
     def add_finalizer(self, claim: Claim, *, node: str) -> Obj:
         """Put our finalizer on a claim that is to be allocated on ``node``.
@@ -100,7 +93,7 @@ class ClaimWriter:
         allocation = write_allocation(devices, decision.node, timestamp=stamp, config=config)
         consumer = {"resource": PODS.plural, "name": pod.key[1], "uid": pod.uid}
         try:
-            return self._allocate(claim, {"allocation": allocation, "reservedFor": [consumer]})
+            return self._set_status(claim, {"allocation": allocation, "reservedFor": [consumer]})
         except InvalidError as error:
             if "resourceclaims/binding" not in error.message:
                 raise
@@ -109,19 +102,6 @@ class ClaimWriter:
                 "a ClusterRole with the verb patch on resourceclaims/binding, besides "
                 f"resourceclaims/status, bound by a ClusterRoleBinding ({error.message})"
             ) from error
-
-    def may_be_made(self, claims: Mapping[ObjectKey, KnownClaim]) -> list[ClaimRef]:
-        """Claims with an unanswered allocation that still fits their state in ``claims``.
-
-        That state may be older than the one written to, which then came with the answer to our
-        finalizer. A new claim of the same name has a newer resourceVersion, so that nothing fits.
-        """
-        return [
-            claim.ref
-            for claim in self.unanswered.copy().values()
-            if (known := claims.get(claim.ref.key))
-            and not newer(known.claim.resource_version, claim.resource_version)
-        ]
 
     def unreserve(self, claim: Claim) -> Obj:
         """Remove ``reservedFor`` from a claim; its allocation stays.
@@ -172,18 +152,6 @@ class ClaimWriter:
                 "template, and the pod) with parameters as compact JSON, which kubectl sends "
                 f"({error.message})"
             ) from error
-
-    def _allocate(self, claim: Claim, status: Obj) -> Obj:
-        try:
-            stored = self._set_status(claim, status)
-        except NotLeadingError:  # nothing was sent
-            raise
-        except Exception as error:
-            if not (isinstance(error, KubeError) and error.is_final):
-                self.unanswered[claim.ref.uid] = claim
-            raise
-        self.unanswered.pop(claim.ref.uid, None)
-        return stored
 
     def _set_status(self, claim: Claim, status: Obj) -> Obj:
         return self._patch(claim, {"status": status}, subresource="status")

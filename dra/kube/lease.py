@@ -4,13 +4,6 @@ Nobody compares clocks of different machines. A candidate waits until the record
 unchanged for the holder's lease duration on the candidate's own monotonic clock; a leader stops
 after the renew deadline, counted from before it sent its last successful renewal. As the deadline
 is shorter than the lease, the old leader has stopped before the next one starts.
-
-Requests of a leader may arrive after it has stopped. A leader that knows that none is on its way
-gives the lease back ``settled``: it sets the annotation ``SETTLED`` beside the empty holder, and
-the next leader is told. The annotation's value is the record's ``leaseTransitions``, which grow
-with each new holder. A later holder that does not know the annotation, such as an older version,
-leaves it in place: its value then differs, so that it says nothing about that holder. An empty
-holder alone says nothing either; an administrator may have made it.
 """
 
 from __future__ import annotations
@@ -26,9 +19,6 @@ from dra.common.resources import LEASES, Obj, at
 from dra.kube.client import KubeApi
 from dra.kube.errors import ConflictError, KubeError, ObjectNotFoundError
 from dra.kube.timing import Clock, SystemClock, rfc3339_micro
-
-SETTLED = "mig.dra.dev/settled"
-"""Annotation of a Lease: no request of its holders up to that transition can still arrive."""
 
 _REMEMBERED_ATTEMPTS = 30
 
@@ -55,12 +45,6 @@ class LeaseLock:
     ``identity`` names the holder in the record, for example by the pod's name. The lock recognises
     its own record by the times that it wrote, so a twin or an earlier run with the same identity
     counts as somebody else.
-
-    Attributes:
-        settled: True if the last ``try_hold`` took a lease that was given back settled. False after
-            a renewal, and when the answer was lost.
-        takes: number of attempts of this lock to take the lease rather than renew it. As long as
-            that stays the same, nobody else has held the lease in between.
     """
 
     def __init__(  # noqa: PLR0913 - who, what and when
@@ -82,8 +66,6 @@ class LeaseLock:
         self._lease: Obj | None = None  # as last read or written
         self._observed_at = 0.0  # when its spec was first seen to be like that
         self._own: list[dict[str, Any]] = []  # specs that this lock wrote, or may have written
-        self.settled = False
-        self.takes = 0
 
     def __str__(self) -> str:
         return f"lease {self._namespace}/{self._name}"
@@ -107,22 +89,16 @@ class LeaseLock:
         Raises:
             KubeError: the server did not answer or refused; whether it wrote is unknown.
         """
-        self.settled = False
         if self._lease is None or not self._is_own(self._lease):
             self._read()
         started = self.clock.monotonic()
         try:
             if self._lease is None:
-                self.takes += 1
                 spec = self._held_spec(None)
                 self._written(self._api.create(LEASES, self._body(spec)))
-            elif self._is_own(self._lease):
-                self._replace(self._lease, self._held_spec(_spec(self._lease)))
-            elif self._expired(self._lease):
-                self.takes += 1
-                settled = _is_settled(self._lease)
-                self._replace(self._lease, self._held_spec(_spec(self._lease)))
-                self.settled = settled
+            elif self._is_own(self._lease) or self._expired(self._lease):
+                spec = self._held_spec(_spec(self._lease))
+                self._written(self._api.replace(LEASES, self._lease | {"spec": spec}))
             else:
                 return None
         except (ConflictError, ObjectNotFoundError):
@@ -131,10 +107,8 @@ class LeaseLock:
             return None
         return started
 
-    def release(self, *, settled: bool = False) -> None:
+    def release(self) -> None:
         """Empty the record if it is this lock's, so that others need not wait.
-
-        ``settled``: no request of this or an earlier holder can still arrive.
 
         Raises:
             KubeError: it could not be written; it expires by itself.
@@ -146,7 +120,7 @@ class LeaseLock:
         now = rfc3339_micro(self.clock.now())
         spec = _spec(self._lease) | {"holderIdentity": "", "renewTime": now, "acquireTime": now}
         try:
-            self._observe(self._api.replace(LEASES, _body_of(self._lease, spec, settled=settled)))
+            self._observe(self._api.replace(LEASES, self._lease | {"spec": spec}))
         except (ConflictError, ObjectNotFoundError):
             self._lease = None
 
@@ -162,9 +136,6 @@ class LeaseLock:
             # After the answer: the holder cannot have written this record any later.
             self._observed_at = self.clock.monotonic()
         self._lease = lease
-
-    def _replace(self, lease: Obj, spec: dict[str, Any]) -> None:
-        self._written(self._api.replace(LEASES, _body_of(lease, spec, settled=False)))
 
     def _written(self, lease: Obj) -> None:
         self._observe(lease)
@@ -211,28 +182,6 @@ def _identifying(spec: dict[str, Any]) -> dict[str, Any]:
     return {key: spec.get(key) for key in ("holderIdentity", "acquireTime", "renewTime")}
 
 
-def _body_of(lease: Obj, spec: dict[str, Any], *, settled: bool) -> Obj:
-    """The Lease with the record ``spec``; it has the annotation ``SETTLED`` only if ``settled``."""
-    metadata = dict(lease["metadata"])
-    annotations = dict(metadata.pop("annotations", None) or {})
-    annotations.pop(SETTLED, None)
-    if settled:
-        annotations[SETTLED] = _transitions(spec)
-    if annotations:
-        metadata["annotations"] = annotations
-    return lease | {"metadata": metadata, "spec": spec}
-
-
-def _is_settled(lease: Obj) -> bool:
-    """True if the last holder gave the lease back, and said that nothing is on its way."""
-    spec, annotations = _spec(lease), at(lease, "metadata", "annotations", default={})
-    return not spec.get("holderIdentity") and annotations.get(SETTLED) == _transitions(spec)
-
-
-def _transitions(spec: dict[str, Any]) -> str:
-    return str(spec.get("leaseTransitions") or 0)
-
-
 _log = logging.getLogger(__name__)
 
 _HURRY_SECONDS = 2.0
@@ -249,8 +198,6 @@ class LeaderElector:
         self._guard = threading.Lock()
         self._held_since: float | None = None  # start of the last successful write while leading
         self._lost: threading.Event | None = None  # the running callback's event
-        self._took_settled = False
-        self._settled = False
         self._complaint = ""
 
     @property
@@ -264,8 +211,7 @@ class LeaderElector:
 
         ``lost`` is set when leadership ends or :meth:`stop` is called; the callback must then
         return soon. After a lost lease the competition starts again. Returns after :meth:`stop`,
-        or when the callback returns (or raises) while still leading; the lease is then given back,
-        settled if the callback has called :meth:`settle`.
+        or when the callback returns (or raises) while still leading; the lease is then given back.
         """
         while not self._stopping.is_set():
             held_since = self._attempt()
@@ -273,22 +219,6 @@ class LeaderElector:
                 self._pause(self._stopping)
             elif not self._lead(on_started, held_since):
                 return
-
-    @property
-    def settled(self) -> bool:
-        """True if, when this term began, no request of earlier leaders could still arrive.
-
-        True only for a term that began with a lease that was given back settled. False if the lease
-        ran out, did not exist, was emptied by somebody else or was this program's own already.
-        """
-        return self._took_settled
-
-    def settle(self) -> None:
-        """Declare that no request of this or an earlier term can still arrive.
-
-        To be called by the callback, before it returns.
-        """
-        self._settled = True
 
     def stop(self) -> None:
         """End the competition, or set the running callback's event. Does not wait. Idempotent."""
@@ -300,8 +230,6 @@ class LeaderElector:
     def _lead(self, on_started: Callable[[threading.Event], None], held_since: float) -> bool:
         """Run the callback under the lease; True when the competition should go on."""
         lost, done = threading.Event(), threading.Event()
-        takes = self._lock.takes
-        self._took_settled, self._settled = self._lock.settled, False
         with self._guard:
             self._held_since, self._lost = held_since, lost
             # A slow answer may have used up the time of the hold.
@@ -327,8 +255,7 @@ class LeaderElector:
                 still_held = self._remaining() > 0
                 self._held_since, self._lost = None, None
             if still_held and not renewing:
-                # If it was taken anew meanwhile, others may have held it in between.
-                self._release(settled=self._settled and self._lock.takes == takes)
+                self._release()
             elif not still_held:
                 _log.warning("%s: %s no longer leads", self._lock, self._lock.identity)
         return not still_held
@@ -381,14 +308,13 @@ class LeaderElector:
             _log.log(level, "%s: %s", self._lock, complaint)
         self._complaint = complaint
 
-    def _release(self, *, settled: bool) -> None:
+    def _release(self) -> None:
         try:
-            self._lock.release(settled=settled)
+            self._lock.release()
         except KubeError as error:
             _log.warning("%s: not given back, it expires by itself: %s", self._lock, error)
         else:
-            how = ", settled" if settled else ""
-            _log.info("%s: given back by %s%s", self._lock, self._lock.identity, how)
+            _log.info("%s: given back by %s", self._lock, self._lock.identity)
 
     def _pause(self, until: threading.Event) -> bool:
         factor = 1 + self._times.jitter * random.random()  # noqa: S311 - no secret

@@ -72,12 +72,11 @@ def raise_fence(bench: Bench, desk: Desk, fence: Fence) -> None:
     raise AssertionError("the fence does not come to rest")
 
 
-def unallocated(bench: Bench, name: str = "c", *, named: bool = True) -> Obj:
+def unallocated(bench: Bench, name: str = "c") -> Obj:
     """A claim that an allocation may be on its way to, which a pod names."""
     obj = claim(name, request("r", "mig-7g.40gb"))
     obj["metadata"]["finalizers"] = [FINALIZER]
-    if named:
-        bench.pod(pod(f"p-{name}", name))
+    bench.pod(pod(f"p-{name}", name))
     return bench.claim(obj)
 
 
@@ -127,6 +126,8 @@ def test_without_such_a_claim_nothing_is_written() -> None:
     bench, desk = at_desk("node-a")
     bench.claim(claim("waits"))
     bench.claim(allocated(claim("has"), "node-a", "gpu-0-mig-1g5gb-19-0"))
+    unallocated(bench)
+    bench.pod({**pod("p-c", "c"), "status": {"phase": "Succeeded"}})
     fence = bench.fence()
     assert fence.stands()
     assert not fence.work()
@@ -167,10 +168,8 @@ def test_many_are_fenced_at_once_but_not_all() -> None:
         pass
     assert len(desk.jobs) == LIMIT
     assert fence.due == inf
-    assert not fence.has_no_gap()
     raise_fence(bench, desk, fence)
     assert fence.stands()
-    assert fence.has_no_gap()
     assert all(mark_of(bench, name) for name in names)
 
 
@@ -220,52 +219,6 @@ def test_a_server_that_serves_nobody_holds_everything_up(status: int) -> None:
     assert not fence.stands()
 
 
-def unnamed(bench: Bench) -> None:
-    """Two claims of no living pod, beside one of a pod."""
-    unallocated(bench)
-    unallocated(bench, "stray", named=False)
-    bench.pod({**pod("ended", "of-ended"), "status": {"phase": "Succeeded"}})
-    unallocated(bench, "of-ended", named=False)
-
-
-def test_claims_that_no_living_pod_names_are_fenced_after_the_others_for_the_next_leader() -> None:
-    bench, desk = at_desk("node-a")
-    unnamed(bench)
-    fence = bench.fence()
-    assert fence.work()
-    assert not fence.work()
-    assert len(desk.jobs) == 1
-    raise_fence(bench, desk, fence)
-    assert fence.stands()
-    assert fence.has_no_gap()
-    assert all(mark_of(bench, name) for name in ("c", "stray", "of-ended"))
-
-
-def test_claims_that_no_living_pod_names_are_tried_once_and_left_to_the_next_leader() -> None:
-    bench, desk = at_desk("node-a")
-    unnamed(bench)
-    fence = bench.fence()
-    assert fence.work()
-    desk.work_off()
-    fence.absorb()
-    refusing(bench, UnavailableError("etcdserver: request is too large", status=500))
-    raise_fence(bench, desk, fence)
-    assert fence.stands()
-    assert not fence.has_no_gap()
-
-
-def test_claims_that_no_living_pod_names_hold_nobody_up_for_longer_than_a_second() -> None:
-    bench, _ = at_desk("node-a")
-    unallocated(bench, "stray", named=False)
-    fence = bench.fence()
-    assert fence.work()
-    assert not fence.stands()
-    assert fence.due == bench.time + times.FENCE_OF_OTHERS
-    bench.time += times.FENCE_OF_OTHERS
-    assert fence.stands()
-    assert not fence.has_no_gap()
-
-
 def test_a_claim_that_is_too_large_is_neither_fenced_nor_allocated_and_its_pod_told_why() -> None:
     bench, desk = at_desk("node-a")
     trim = Trimmer(RESOURCE_CLAIMS, DRIVER)
@@ -277,7 +230,6 @@ def test_a_claim_that_is_too_large_is_neither_fenced_nor_allocated_and_its_pod_t
         bench.pod(pod(f"p-{name}", name))
     fence = bench.fence()
     raise_fence(bench, desk, fence)
-    assert fence.has_no_gap()
     assert (mark_of(bench, "large"), mark_of(bench, "small")) == (None, "fence")
     settle(bench, desk)
     assert bench.devices("small")
@@ -303,10 +255,9 @@ def test_a_claim_without_an_answer_holds_others_up_for_a_while_if_others_have_on
     bench.api.patch = answer  # type: ignore[method-assign]
     raise_fence(bench, desk, fence)
     assert not fence.stands()
-    bench.time += 2 * times.FENCE_OF_PODS
+    bench.time += 2 * times.FENCE
     raise_fence(bench, desk, fence)
     assert fence.stands()
-    assert not fence.has_no_gap()
     assert mark_of(bench, "quick")
 
 
@@ -317,10 +268,10 @@ def test_a_claim_that_is_answered_by_errors_holds_others_up_only_for_a_while(
     unallocated(bench)
     refusing(bench, UnavailableError("failed calling webhook", status=500))
     fence = bench.fence()
-    bench.time += times.FENCE_OF_PODS - 1
+    bench.time += times.FENCE - 1
     raise_fence(bench, desk, fence)
     assert not fence.stands()
-    bench.time += times.FENCE_OF_PODS
+    bench.time += times.FENCE
     raise_fence(bench, desk, fence)
     assert fence.stands()
     assert "claim not fenced" in caplog.text
@@ -341,7 +292,6 @@ def test_a_claim_that_cannot_be_changed_is_named_and_the_others_are_fenced(
     fence = bench.fence()
     raise_fence(bench, desk, fence)
     assert fence.stands()
-    assert not fence.has_no_gap()
     assert (mark_of(bench, "first"), mark_of(bench, "second")) == (None, "fence")
     (record,) = [r for r in caplog.records if "claim not fenced" in r.message]
     assert record.__dict__["claim"] == "default/first"
@@ -359,7 +309,6 @@ def test_a_claim_that_is_gone_or_another_needs_no_fence(
         bench.api.put(RESOURCE_CLAIMS, {**obj, "metadata": {**obj["metadata"], "uid": "another"}})
     fence = bench.fence()
     raise_fence(bench, desk, fence)
-    assert fence.has_no_gap()
     assert bench.api.writes == []
     assert "not fenced" not in caplog.text
 

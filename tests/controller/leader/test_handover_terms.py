@@ -1,4 +1,4 @@
-"""Terms of the controller's loop against an API server: when the next leader needs no fence."""
+"""Ends of the controller's loop against an API server."""
 
 from __future__ import annotations
 
@@ -16,24 +16,18 @@ from dra.kube.errors import ForbiddenError, UnavailableError
 from dra.kube.lease import LeaderElector
 from dra.kube.timing import SystemClock
 from tests.controller.helpers.bench import EventList, no_metrics
-from tests.controller.helpers.objects import DRIVER, FINALIZER
+from tests.controller.helpers.objects import DRIVER
 from tests.controller.helpers.site import Site
-from tests.helpers.waiting import PATIENCE, wait_for
+from tests.helpers.waiting import PATIENCE
 
 FENCE = f"{DRIVER}/fence"
 Send = Callable[[], Obj]
 
 
 class Elector:
-    """State of the lead: held or not, left by a former leader, settled."""
+    """State of the lead."""
 
-    def __init__(self, *, settled: bool) -> None:
-        self.is_leader = True
-        self.settled = settled
-        self.was_settled = False
-
-    def settle(self) -> None:
-        self.was_settled = True
+    is_leader = True
 
 
 class Link:
@@ -61,9 +55,9 @@ class Link:
 class Term:
     """One term of a controller, in a thread of its own."""
 
-    def __init__(self, site: Site, *, settled: bool) -> None:
+    def __init__(self, site: Site) -> None:
         self.link = Link(site.api)
-        self.elector = Elector(settled=settled)
+        self.elector = Elector()
         self._stop = threading.Event()
         controller = Controller(
             cast("KubeApi", self.link),
@@ -76,18 +70,16 @@ class Term:
         self.thread = threading.Thread(target=controller.run, args=(self._stop,), daemon=True)
 
     def stop(self) -> None:
-        """Tell it to stop, without waiting."""
+        """Tell it to stop, without site."""
         self._stop.set()
 
-    def end(self) -> bool:
-        """End it; whether it was settled."""
+    def end(self) -> None:
         self.stop()
         self.thread.join(PATIENCE)
         assert not self.thread.is_alive()
-        return self.elector.was_settled
 
 
-Begin = Callable[..., Term]
+Begin = Callable[[], Term]
 
 
 @pytest.fixture
@@ -95,8 +87,8 @@ def begin(site: Site) -> Iterator[Begin]:
     """Prepares terms; they end with the test."""
     terms: list[Term] = []
 
-    def prepare(*, settled: bool) -> Term:
-        terms.append(Term(site, settled=settled))
+    def prepare() -> Term:
+        terms.append(Term(site))
         return terms[-1]
 
     yield prepare
@@ -105,76 +97,11 @@ def begin(site: Site) -> Iterator[Begin]:
             term.end()
 
 
-@pytest.fixture
-def waiting(site: Site) -> Site:
-    """A node, and a claim that waits with our finalizer."""
-    site.add_node("node-a")
-    site.claim("waits")
-    ours = {"metadata": {"finalizers": [FINALIZER]}}
-    site.api.patch(RESOURCE_CLAIMS, "waits", ours, namespace="default")
-    site.pod("waits", "waits", nodeSelector={"there": "is no such node"})
-    return site
-
-
-def claim_of(site: Site, name: str) -> Obj:
-    return site.api.get(RESOURCE_CLAIMS, name, namespace="default")
-
-
-def serve(site: Site, name: str) -> None:
-    """A pod wants a slice and gets it: whoever leads is past its fence."""
-    site.claim(name)
-    site.pod(name, name)
-    wait_for("allocation", lambda: site.allocation(name))
-
-
-def test_whoever_was_left_nothing_unsettled_fences_nothing(waiting: Site, begin: Begin) -> None:
-    before = claim_of(waiting, "waits")
-    term = begin(settled=True)
-    term.thread.start()
-    serve(waiting, "c")
-    assert term.end()
-    assert claim_of(waiting, "waits") == before
-
-
-def test_whoever_fenced_all_has_settled(waiting: Site, begin: Begin) -> None:
-    term = begin(settled=False)
-    term.thread.start()
-    serve(waiting, "c")
-    assert FENCE in claim_of(waiting, "waits")["metadata"]["annotations"]
-    assert term.end()
-
-
-def test_whoever_ends_before_the_fence_stands_has_not_settled(
-    waiting: Site, begin: Begin, caplog: pytest.LogCaptureFixture
-) -> None:
-    term, tried = begin(settled=False), threading.Event()
-
-    def refuse(*_: object) -> Obj:
-        tried.set()
-        raise UnavailableError("too busy", status=503)
-
-    term.link.patch_claim = refuse
-    term.thread.start()
-    assert tried.wait(PATIENCE)
-    assert not term.end()
-    assert "not every claim was fenced" in caplog.text
-
-
-@pytest.mark.parametrize("settled", [True, False])
-def test_whoever_ends_before_it_begins_leaves_things_as_they_were(
-    *, settled: bool, waiting: Site, begin: Begin
-) -> None:
-    term = begin(settled=settled)
-    term.stop()
-    term.thread.start()
-    assert term.end() is settled
-
-
 @pytest.mark.parametrize("answer", ["made", "refused", "none"])
 def test_what_is_under_way_when_the_leader_is_stopped_is_waited_for(
-    answer: str, waiting: Site, begin: Begin, caplog: pytest.LogCaptureFixture
+    answer: str, site: Site, begin: Begin
 ) -> None:
-    term, under_way, stopped = begin(settled=True), threading.Event(), threading.Event()
+    term, under_way, stopped = begin(), threading.Event(), threading.Event()
 
     def hold(send: Send, _: str, subresource: str) -> Obj:
         if subresource != "status":
@@ -189,26 +116,25 @@ def test_what_is_under_way_when_the_leader_is_stopped_is_waited_for(
 
     term.link.patch_claim = hold
     term.thread.start()
-    waiting.claim("c")
-    waiting.pod("c", "c")
+    site.add_node("node-a")
+    site.claim("c")
+    site.pod("c", "c")
     assert under_way.wait(PATIENCE)
-    term.stop()
-    assert not term.elector.was_settled
-    stopped.set()
-    assert term.end() is (answer != "none")
-    assert bool(waiting.allocation("c")) is (answer == "made")
-    told = [r.__dict__["claims"] for r in caplog.records if "was not answered" in r.message]
-    assert told == (["default/c"] if answer == "none" else [])
+    threading.Timer(0.2, stopped.set).start()
+    term.end()
+    assert stopped.is_set()
+    assert bool(site.allocation("c")) is (answer == "made")
 
 
 def test_a_write_that_comes_too_late_to_be_sent_is_nothing_to_wait_for(
-    waiting: Site, begin: Begin
+    site: Site, begin: Begin
 ) -> None:
-    term = begin(settled=True)
+    term = begin()
     term.elector.is_leader = False
     term.thread.start()
-    waiting.claim("c")
-    waiting.pod("c", "c")
+    site.add_node("node-a")
+    site.claim("c")
+    site.pod("c", "c")
     term.thread.join(PATIENCE)  # it ends by itself
     assert not term.thread.is_alive()
-    assert term.elector.was_settled
+    assert not site.allocation("c")

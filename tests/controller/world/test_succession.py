@@ -20,14 +20,10 @@ _SILENCE = UnavailableError("no answer")
 
 
 class Succession(World):
-    """A world in which leaders end with requests on their way, which arrive ``late``.
-
-    There is no fence where the former leader knows that no allocation of it can.
-    """
+    """A world in which leaders end with requests on their way, which arrive ``late``."""
 
     def __init__(self, seed: int) -> None:
         self.late: list[Callable[[], object]] = []
-        self.settled = True  # as the present leader was told
         self.is_fencing = False
         super().__init__(seed, finalizer_at_creation=False)
 
@@ -51,8 +47,6 @@ class Succession(World):
         """The leader ends with any of its requests on their way, and the next one begins."""
         self._leave()
         former = self.bench
-        left = former.writer.may_be_made(former.cluster.claims)
-        self.settled = self.settled and not left
         self.desk = Desk()
         self.bench = former.succeeded_by(send=self.desk.send)
         for events in self.told.values():
@@ -60,8 +54,7 @@ class Succession(World):
         self.list_volumes()
         self.nodes.be_seen_by(self.bench.cluster)
         set_quotas(self.bench, self.quotas)
-        if not self.settled:
-            self._raise_fence()
+        self._raise_fence()
 
     def _raise_fence(self) -> None:
         fence, trouble = self.bench.fence(f"fence {self.draw.random()}"), self.api.refuse
@@ -73,7 +66,6 @@ class Succession(World):
             fence.absorb()
             self.bench.time += 1
         self.is_fencing, self.api.refuse = False, trouble
-        self.settled = fence.has_no_gap()
 
     def _leave(self) -> None:
         send = self.api.patch
