@@ -16,7 +16,6 @@ from dra.common.resources import (
     MIG_NODES,
     MUTATING_POLICIES,
     MUTATING_POLICY_BINDINGS,
-    MUTATING_WEBHOOKS,
     NAMESPACES,
     RESOURCE_SLICES,
     SELF_SUBJECT_ACCESS_REVIEWS,
@@ -59,8 +58,8 @@ class Evidence:
     """Objects that were read; None stands for a kind that may not be read.
 
     ``nvidia_slices``: by node, summaries of the ResourceSlices of NVIDIA's DRA driver.
-    ``by_limits``: namespaces whose pods may ask by limits. ``rewriters``: the chart's policies and
-    webhooks that turn limits into claims. ``mine`` and ``controllers``: permissions of the caller
+    ``by_limits``: namespaces whose pods may ask by limits. ``rewriters``: the chart's policies
+    that turn limits into claims. ``mine`` and ``controllers``: permissions of the caller
     and of the controller by the words for each, such as ``list pods``.
     """
 
@@ -137,17 +136,16 @@ def _nvidia_slices(session: Session) -> dict[str, tuple[Obj, ...]] | None:
 
 
 def rewriters(session: Session) -> tuple[str, ...] | None:
-    """Webhooks and policies of the chart that turn limits into claims; None if not to be read."""
-    webhooks, policies, bindings = (
+    """Policies of the chart that turn limits into claims; None if they may not be read."""
+    policies, bindings = (
         _listed(session, resource, labels=_OF_CHART)
-        for resource in (MUTATING_WEBHOOKS, MUTATING_POLICIES, MUTATING_POLICY_BINDINGS)
+        for resource in (MUTATING_POLICIES, MUTATING_POLICY_BINDINGS)
     )
-    if webhooks is None or policies is None or bindings is None:
+    if policies is None or bindings is None:
         return None
     bound = {str(binding["spec"]["policyName"]) for binding in bindings}
     named = [str(each["metadata"]["name"]) for each in policies]
-    by_policy = (name for name in named if name in bound and name.endswith(_REWRITING))
-    return (*(str(each["metadata"]["name"]) for each in webhooks), *by_policy)
+    return tuple(name for name in named if name in bound and name.endswith(_REWRITING))
 
 
 def _listed(

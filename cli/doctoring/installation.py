@@ -138,13 +138,13 @@ def limits(evidence: Evidence) -> Iterator[Check]:
         return
     spaces = named(sorted(evidence.by_limits))
     if evidence.rewriters is None:
-        yield unknown("admission policies and webhooks may not be read")
+        yield unknown("admission policies may not be read")
     elif not evidence.rewriters:
         yield fail(
             f"namespace {spaces} opted in, and nothing makes claims of its pods' limits: the "
-            "chart's admission policy, or its webhook before Kubernetes 1.36, is missing",
-            f"{_CHART} with podLimits.enabled, and webhook.enabled before Kubernetes 1.36; pods "
-            "that were made without it have to be made anew",
+            "chart's admission policy is missing",
+            f"{_CHART} with podLimits.enabled, on Kubernetes 1.36 or newer; pods that were made "
+            "without it have to be made anew",
         )
     else:
         yield ok(f"limits become claims in namespace {spaces}")

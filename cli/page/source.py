@@ -1,4 +1,4 @@
-"""What the page shows, and why a pod waits: as ``explain`` says it, with the slices in the way."""
+"""Answers to the page: content, and why a pod waits, with the slices in the way on each GPU."""
 
 from __future__ import annotations
 

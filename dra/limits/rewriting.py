@@ -24,18 +24,8 @@ MIRROR = "kubernetes.io/config.mirror"
 """Annotation of the pods that a kubelet made by itself: they may have no claims."""
 
 
-def rewriting(pod: Obj) -> list[Obj]:
-    """JSON patch (RFC 6902) of ``pod``; empty where it asks for nothing by limits."""
-    before, after = (at(each, "spec", default={}) for each in (pod, rewritten(pod)))
-    return [
-        {"op": "add", "path": f"/spec/{field}", "value": after[field]}
-        for field in ("resourceClaims", "initContainers", "containers")
-        if after.get(field) != before.get(field)
-    ]
-
-
 def rewritten(pod: Obj) -> Obj:
-    """The pod as the patch of ``rewriting`` makes it; ``pod`` itself is not changed."""
+    """The pod with claims instead of limits for slices; ``pod`` itself is not changed."""
     made = copy.deepcopy(pod)
     annotations = at(made, "metadata", "annotations", default={})
     places = [*_places(made)]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import re
 import socket
-import ssl
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -47,8 +46,7 @@ class OpenConnections:
             self._peers[connection] = peer
         if over is not None:
             with suppress(OSError):
-                # Not the method of a TLS socket: only the thread that serves it may use its state.
-                socket.socket.shutdown(over, socket.SHUT_RDWR)
+                over.shutdown(socket.SHUT_RDWR)
 
     def discard(self, connection: socket.socket) -> None:
         """Forget a connection, which has ended."""
@@ -65,10 +63,7 @@ class OpenConnections:
 
 
 class BoundedServer(ThreadingMixIn, HTTPServer):
-    """HTTP server with a thread for each connection, as many as ``connections`` has places.
-
-    With ``tls`` the thread of a connection makes the handshake: a silent client delays no other.
-    """
+    """HTTP server with a thread for each connection, as many as ``connections`` has places."""
 
     daemon_threads = True
     block_on_close = False
@@ -80,15 +75,9 @@ class BoundedServer(ThreadingMixIn, HTTPServer):
         address: tuple[str, int],
         handler: type[BaseHTTPRequestHandler],
         connections: OpenConnections,
-        *,
-        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.connections = connections
         super().__init__(address, handler)
-        if tls is not None:
-            self.socket = tls.wrap_socket(
-                self.socket, server_side=True, do_handshake_on_connect=False
-            )
 
     def server_bind(self) -> None:
         """Bind without the inherited look-up of the machine's own name, which may take long."""

@@ -262,19 +262,16 @@ def of_chart(name: str, **spec: str) -> Obj:
 
 
 POLICY = of_chart("x-controller-pod-limits")
-REWRITERS: dict[str, tuple[list[Obj], list[Obj], list[Obj], tuple[str, ...]]] = {
-    "none": ([], [], [], ()),
-    "webhook": ([of_chart("x-webhook")], [], [], ("x-webhook",)),
+REWRITERS: dict[str, tuple[list[Obj], list[Obj], tuple[str, ...]]] = {
+    "none": ([], [], ()),
     "policy": (
-        [],
         [POLICY],
         [of_chart("b", policyName="x-controller-pod-limits")],
         ("x-controller-pod-limits",),
     ),
-    "unbound": ([], [POLICY], [], ()),
-    "only bound": ([], [], [of_chart("b", policyName="x-controller-pod-limits")], ()),
+    "unbound": ([POLICY], [], ()),
+    "only bound": ([], [of_chart("b", policyName="x-controller-pod-limits")], ()),
     "another": (
-        [],
         [of_chart("x-claim-finalizer")],
         [of_chart("b", policyName="x-claim-finalizer")],
         (),

@@ -54,8 +54,7 @@ VALUES: dict[str, Obj] = {
         },
         "finalizerAtCreation": {"classes": ["team-slices", "other.example.com"]},
     },
-    "webhook": {
-        "webhook": {"enabled": True},
+    "renamed": {
         "driverName": "other.example.com",
         "nodeClasses": {"classes": {"default": {}}, "configMaps": ["mig-parted"]},
     },

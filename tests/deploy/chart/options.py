@@ -9,7 +9,6 @@ from typing import Any
 import click
 
 from controller.cli import main as controller
-from controller.webhook.__main__ import main as webhook
 from dra.common.resources import Obj
 from kubeletplugin.__main__ import main as kubeletplugin
 
@@ -29,13 +28,6 @@ PROGRAMS = {
     program.module: program
     for program in (
         Program("controller", "controller", controller, "controller.yaml", {}),
-        Program(
-            "webhook",
-            "controller.webhook",
-            webhook,
-            "webhook.yaml",
-            {"webhook": {"enabled": True}},
-        ),
         Program("kubelet-plugin", "kubeletplugin", kubeletplugin, "kubelet-plugin.yaml", {}),
     )
 }
@@ -63,12 +55,6 @@ BY_VALUE: dict[str, dict[str, Given]] = {
             Path("/etc/mig.dra.dev/node-classes"),
         ),
         "--metrics-address": ("metrics.port", 9400, ":9400"),
-        "--log-level": ("logLevel", "debug", "debug"),
-        "--log-format": ("logFormat", "json", "json"),
-    },
-    "controller.webhook": {
-        "--driver-name": ("driverName", "a.example", "a.example"),
-        "--certificate-hours": ("webhook.certificateHours", 24, 24.0),
         "--log-level": ("logLevel", "debug", "debug"),
         "--log-format": ("logFormat", "json", "json"),
     },
@@ -122,15 +108,6 @@ BY_THE_CHART: dict[str, dict[str, str]] = {
         "--namespace": "The release's: the role for the lease is made there.",
         "--leader-elect": "Always: during an update two controllers run.",
         "--identity": "The pod's name.",
-    },
-    "controller.webhook": {
-        "--kubeconfig": _ACCOUNT,
-        "--namespace": "The release's, where the chart makes the Secret.",
-        "--secret": "The one that the chart makes.",
-        "--configuration": "The one that the chart makes.",
-        "--mutating-configuration": "Likewise, where the API server has no policy that does it.",
-        "--host-name": "That of the Service that the chart makes.",
-        "--port": "The Service's target; nobody sees it.",
     },
     "kubeletplugin": {
         "--node-name": "The node of the pod, by the downward API.",

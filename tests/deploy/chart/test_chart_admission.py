@@ -64,53 +64,33 @@ def test_other_names_are_taken_from_the_values() -> None:
 
 
 def test_the_finalizer_is_that_of_the_driver() -> None:
-    (mutation,) = policy(rendered("webhook"))["mutations"]
+    (mutation,) = policy(rendered("renamed"))["mutations"]
     assert '"other.example.com/allocation"' in mutation["applyConfiguration"]["expression"]
 
 
-POLICY, WEBHOOK = "MutatingAdmissionPolicy", "MutatingWebhookConfiguration"
-LIMITS_FLAG = "--mutating-configuration="
+POLICY = "MutatingAdmissionPolicy"
 OF_PODS = "pod-limits"
 
 
 def kinds(objects: list[Obj]) -> set[str]:
     """Kinds of what makes claims of limits."""
-    return {
-        each["kind"]
-        for each in objects
-        if each["metadata"]["name"].endswith(OF_PODS) or each["kind"] == WEBHOOK
-    }
+    return {each["kind"] for each in objects if each["metadata"]["name"].endswith(OF_PODS)}
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_the_policy_is_there_and_no_webhook_besides(name: str) -> None:
+def test_the_policy_of_limits_is_there(name: str) -> None:
     assert kinds(rendered(name)) == {POLICY, f"{POLICY}Binding"}
 
 
-def test_neither_is_there_where_nobody_wants_it(tmp_path: Path) -> None:
-    off: Obj = {"podLimits": {"enabled": False}, "webhook": {"enabled": True}}
-    assert kinds(render(off)) == set()
-    assert kinds(rendered_before_policies(tmp_path, off)) == set()
+def test_it_is_not_there_where_nobody_wants_it_or_nothing_serves_it(tmp_path: Path) -> None:
+    assert kinds(render({"podLimits": {"enabled": False}})) == set()
+    assert kinds(rendered_before_policies(tmp_path)) == set()
 
 
-@pytest.mark.parametrize("enabled", [True, False])
-def test_before_there_were_policies_the_webhook_does_it(tmp_path: Path, *, enabled: bool) -> None:
-    objects = rendered_before_policies(tmp_path, {"webhook": {"enabled": enabled}})
-    assert kinds(objects) == ({WEBHOOK} if enabled else set())
-    if enabled:
-        (container,) = pod_spec(objects, "webhook")["containers"]
-        name = find(objects, WEBHOOK)["metadata"]["name"]
-        assert f"{LIMITS_FLAG}{name}" in container["args"]
-
-
-def test_both_are_asked_for_the_same_pods_of_the_same_namespaces(tmp_path: Path) -> None:
-    values: Obj = {"webhook": {"enabled": True}, "driverName": "a.example"}
-    (hook,) = find(rendered_before_policies(tmp_path, values), WEBHOOK)["webhooks"]
-    policy = find(render(values), POLICY, OF_PODS)["spec"]
-    binding = find(render(values), f"{POLICY}Binding", OF_PODS)["spec"]
-    assert hook["matchConditions"] == policy["matchConditions"]
-    assert hook["rules"] == policy["matchConstraints"]["resourceRules"]
-    assert hook["namespaceSelector"] == binding["matchResources"]["namespaceSelector"]
-    assert hook["namespaceSelector"] == {"matchLabels": {"a.example/limits": "claims"}}
-    assert hook["failurePolicy"] == policy["failurePolicy"] == "Fail"
-    assert hook["reinvocationPolicy"] == policy["reinvocationPolicy"] == "Never"
+def test_it_is_asked_for_pods_of_namespaces_that_opted_in() -> None:
+    objects = render({"driverName": "a.example"})
+    binding = find(objects, f"{POLICY}Binding", OF_PODS)["spec"]
+    selector = binding["matchResources"]["namespaceSelector"]
+    assert selector == {"matchLabels": {"a.example/limits": "claims"}}
+    policy = find(objects, POLICY, OF_PODS)["spec"]
+    assert (policy["failurePolicy"], policy["reinvocationPolicy"]) == ("Fail", "Never")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ssl
 import subprocess
-import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
@@ -16,11 +14,10 @@ import yaml
 
 from dra.common.resources import CUSTOM_RESOURCE_DEFINITIONS, NODES, Obj
 from dra.kube.client import KubeApi
-from hack.cluster.chart import REPOSITORY, find, pod_spec, render
+from hack.cluster.chart import REPOSITORY, pod_spec, render
 from sim.nvml.machine import GpuSpec, Machine
 from tests.deploy.chart.test_programs import arguments
 from tests.deploy.images.imagefiles import Image, build, stages
-from tests.dra.kube.stub import Stub, reply
 from tests.helpers.folders import short_folder
 from tests.helpers.scrape import get, logged_port
 from tests.helpers.waiting import PATIENCE, wait_for
@@ -122,52 +119,6 @@ def test_the_controllers_image_evaluates_selectors(images: Callable[[str], Image
     command = [str(image.python), "-c", _SELECTOR]
     done = subprocess.run(command, cwd=image.folder, capture_output=True, text=True, check=False)
     assert done.stdout == "[(0,)] \n", done.stderr
-
-
-def test_the_controllers_image_runs_the_webhook(
-    images: Callable[[str], Image], tmp_path: Path
-) -> None:
-    objects = render({"webhook": {"enabled": True}})
-    (container,) = pod_spec(objects, "webhook")["containers"]
-    image = container["image"].rpartition("/")[2].partition(":")[0]
-    version = {"resourceVersion": "1"}
-    secret, configuration = (
-        {**each, "metadata": {**each["metadata"], **version}}
-        for each in (
-            find(objects, "Secret"),
-            find(objects, "ValidatingWebhookConfiguration"),
-        )
-    )
-    api, probe = Stub(), container["readinessProbe"]["httpGet"]
-    assert probe["scheme"] == "HTTPS"
-    api.calls.extend(reply(each) for each in (secret, secret, configuration, configuration))
-    port = free_port()
-    command = rewritten(container, {"--port": str(port)})
-    log = tmp_path / "log"
-    config = api.kubeconfig(tmp_path / "kubeconfig")
-    url = f"https://127.0.0.1:{port}{probe['path']}"
-    try:
-        with started(images(image), [*command, f"--kubeconfig={config}"], log) as process:
-            wait_for("the webhook's probe", lambda: answers_over_tls(process, log, url))
-    finally:
-        api.close()
-
-
-def answers_over_tls(process: subprocess.Popen[bytes], log: Path, url: str) -> bool:
-    """As kubelet probes: it does not verify."""
-    assert process.poll() is None, log.read_text()
-    context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    try:
-        with urllib.request.urlopen(url, context=context, timeout=PATIENCE) as answer:
-            return bool(answer.status == 200)
-    except OSError:
-        return False
-
-
-def free_port() -> int:
-    with closing(Stub()) as other:
-        return other.port
 
 
 def plugin_command(objects: list[Obj], folder: Path, host: Path) -> tuple[list[str], Obj]:

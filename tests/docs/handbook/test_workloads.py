@@ -12,7 +12,7 @@ import yaml
 from cli.program import main
 from dra.common.resources import RESOURCE_CLAIMS, Obj
 from dra.gpu.names import MigDevice, parse_device
-from hack.cluster.chart import find, render
+from hack.cluster.chart import render
 from tests.controller.helpers.bench import Bench
 from tests.docs.handbook.blocks import ROOT
 from tests.helpers.fields import is_known, unknown_fields
@@ -99,29 +99,6 @@ def test_the_page_lists_every_manifest() -> None:
     folder = ROOT / "docs/examples"
     there = {str(p.relative_to(folder)) for p in (*EXAMPLES, *GITOPS.glob("*.yaml"))}
     assert listed == there
-
-
-def filled() -> tuple[str, list[int]]:
-    """The Secret that the webhook's program fills in, and how many webhooks each object has."""
-    objects = render({"webhook": {"enabled": True}, "nodeClasses": {"configMaps": ["own"]}})
-    hooks = [
-        len(each["webhooks"]) for each in objects if each["kind"].endswith("WebhookConfiguration")
-    ]
-    return find(objects, "Secret")["metadata"]["name"], hooks
-
-
-def test_gitops_leaves_alone_what_the_webhook_fills_in() -> None:
-    secret, hooks = filled()
-    (application,) = documents(GITOPS / "argocd.yaml")
-    ignored = {each["kind"]: each for each in application["spec"]["ignoreDifferences"]}
-    assert ignored["Secret"]["name"] == secret
-    paths = [".webhooks[]?.clientConfig.caBundle"]
-    assert ignored["ValidatingWebhookConfiguration"]["jqPathExpressions"] == paths
-    _, release = documents(GITOPS / "flux.yaml")
-    drift = {e["target"]["kind"]: e for e in release["spec"]["driftDetection"]["ignore"]}
-    assert drift["Secret"]["target"]["name"] == secret
-    wanted = [f"/webhooks/{index}/clientConfig/caBundle" for index in range(max(hooks))]
-    assert drift["ValidatingWebhookConfiguration"]["paths"] == wanted
 
 
 @pytest.mark.parametrize("name", ["argocd", "flux"])

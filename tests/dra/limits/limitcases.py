@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass, field
 from typing import Any
-
-import jsonpatch
 
 from dra.common.resources import Obj
 
@@ -221,9 +218,3 @@ def expected(case: Case) -> tuple[list[str], dict[str, list[str]], dict[str, dic
     given = {bare(name): claims for name, claims in case.given.items()}
     left = {bare(name): {"limits": kept, "requests": kept} for name, kept in case.left.items()}
     return case.claims, given, left
-
-
-def patched(pod: Obj, steps: list[Obj]) -> Obj:
-    """The pod after a JSON patch."""
-    result: Obj = jsonpatch.apply_patch(copy.deepcopy(pod), steps)
-    return result

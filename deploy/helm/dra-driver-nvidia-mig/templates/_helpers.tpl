@@ -16,8 +16,6 @@
 {{- define "mig.controller" -}}{{ include "mig.fullname" . }}-controller{{- end -}}
 {{- define "mig.plugin" -}}{{ include "mig.fullname" . }}-kubelet-plugin{{- end -}}
 
-{{- define "mig.webhook" -}}{{ include "mig.fullname" . }}-webhook{{- end -}}
-
 {{- define "mig.selector" -}}
 app.kubernetes.io/name: {{ include "mig.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -72,13 +70,6 @@ request.userInfo.extra[?"authentication.kubernetes.io/node-name"][0].orValue("")
 {{- /* "true" where the API server has MutatingAdmissionPolicies. */ -}}
 {{- define "mig.mutatingPolicies" -}}
 {{- if semverCompare ">=1.36-0" .Capabilities.KubeVersion.Version -}}
-true
-{{- end -}}
-{{- end -}}
-
-{{- /* "true" where the webhook makes claims of pods' limits, because no policy does. */ -}}
-{{- define "mig.mutatingWebhook" -}}
-{{- if and .Values.podLimits.enabled .Values.webhook.enabled (not (include "mig.mutatingPolicies" .)) -}}
 true
 {{- end -}}
 {{- end -}}

@@ -1,1 +1,0 @@
-"""Optional program: refuses unreadable configuration, and has claims made for pods' limits."""

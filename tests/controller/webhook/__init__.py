@@ -1,1 +1,0 @@
-"""Webhook: its answers and its certificates."""
