@@ -23,7 +23,7 @@ API_VERSION: Final = "mig.dra.dev/v1alpha1"
 KIND: Final = "MigDeviceConfig"
 GPU_KIND: Final = "GpuConfig"
 
-PlacementPolicy = Literal["sws", "best-fit", "first-fit", "mfi", "spread"]
+PlacementPolicy = Literal["sws", "best-fit", "spread"]
 NodePolicy = Literal["none", "binpack", "spread"]
 NodeResource = Literal["gpu-memory", "cpu", "memory"]
 OnFailure = Literal["wait", "evict"]

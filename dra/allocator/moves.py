@@ -26,8 +26,7 @@ class Move:
     feasible placements that vanish. ``waste``: by the set of profiles that are wanted (a bit per
     profile of the geometry), the number of memory slices, beyond those taken, that no packing of
     these profiles can use any more; below zero where the slices taken were of no use to them.
-    ``fragmentation``: growth of ``MoveTable.fragmentation``. ``free``: memory slices that are free
-    afterwards.
+    ``free``: memory slices that are free afterwards.
     """
 
     placement: Placement
@@ -35,7 +34,6 @@ class Move:
     after: Usage
     loss: tuple[int, ...]
     waste: Mapping[int, int] = field(compare=False)
-    fragmentation: int
     free: int
 
 
@@ -67,7 +65,6 @@ class MoveTable:
         self._usable: dict[tuple[Usage, int], int] = {}
         self._moves: dict[tuple[Usage, int], tuple[Move, ...]] = {}
         self._most: dict[tuple[Usage, int], int] = {}
-        self._fragmentation: dict[int, int] = {}
         self._covers: dict[tuple[int, int], bool] = {}
         # The expensive part is done now, and not at the first decision.
         self.usable(EMPTY, self.every)
@@ -134,25 +131,6 @@ class MoveTable:
             )
         return known
 
-    def fragmentation(self, usage: Usage) -> int:
-        """Sum of the memory slices of blocked placements whose profile would have room by its size.
-
-        The metric of MFI (Zambianco et al., "An Online Fragmentation-Aware GPU Scheduler for
-        Multi-Tenant MIG-based Clouds", 2025): profiles larger than what is free do not count.
-        """
-        known = self._fragmentation.get(usage.mask)
-        if known is None:
-            free = self.geometry.memory_slices - usage.mask.bit_count()
-            known = sum(
-                size
-                for size, profile in zip(self.geometry.sizes, self.geometry.profiles, strict=True)
-                if size <= free
-                for placement in profile.placements
-                if usage.mask & placement.mask
-            )
-            _keep(self._fragmentation, usage.mask, known)
-        return known
-
     def moves(self, usage: Usage, profile: Profile) -> tuple[Move, ...]:
         """Every way to make an instance of ``profile`` beside ``usage``, lowest start first."""
         key = (usage, profile.id)
@@ -175,7 +153,6 @@ class MoveTable:
             after=after,
             loss=tuple(b - a for b, a in zip(before, self.feasible(after), strict=True)),
             waste=_Waste(self, usage, after),
-            fragmentation=self.fragmentation(after) - self.fragmentation(usage),
             free=self.geometry.memory_slices - after.mask.bit_count(),
         )
 

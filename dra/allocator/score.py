@@ -180,21 +180,9 @@ def spread(_situation: Situation, move: Move) -> Cost:
     return (-move.free, sum(move.loss))
 
 
-def mfi(_situation: Situation, move: Move) -> Cost:
-    """Least growth of fragmentation; then the fullest GPU."""
-    return (move.fragmentation, move.free)
-
-
-def first_fit(_situation: Situation, _move: Move) -> Cost:
-    """The first GPU in name order, at the lowest start."""
-    return ()
-
-
 POLICIES: Mapping[str, Policy] = {
     "sws": sws,
     "best-fit": best_fit,
-    "first-fit": first_fit,
-    "mfi": mfi,
     "spread": spread,
 }
 """By the names that ``MigDeviceConfig.placement.policy`` takes."""
@@ -226,7 +214,7 @@ def heeding_idle(policy: Policy, namespace: str) -> Policy:
     """
 
     def cost(situation: Situation, move: Move) -> Cost:
-        first, *rest = policy(situation, move) or (0.0,)
+        first, *rest = policy(situation, move)
         reused, destroyed = 0, 0
         for idle in situation.idle:
             if (idle.placement, idle.profile_id) == (move.placement, move.profile_id) and (

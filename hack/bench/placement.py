@@ -1,12 +1,8 @@
 """Packing of each placement policy: ``python -m hack.bench.placement``.
 
-Requests are played by the product's own allocator (``hack/bench/play.py``), the same by all
-policies: such as stay, that come and go, that queue, and a public trace
-(``hack/bench/openb.py``). Figures are means over seeds, with the standard deviation. Loads are
-offered memory slices over the fleet's.
-
-``kube`` models what users have without the controller: LeastAllocated of kube-scheduler takes the
-node with the fewest pods on which all fits, and there the first devices in name order.
+Requests that stay, that come and go, that queue, and a public trace (``hack/bench/openb.py``), each
+sequence placed by all policies (``hack/bench/peers.py``). Figures are means over seeds, with the
+standard deviation. Loads are offered memory slices over the fleet's.
 """
 
 from __future__ import annotations
@@ -15,57 +11,28 @@ import math
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
 
 import click
 
-from dra.allocator.allocate import Allocator
-from dra.allocator.problem import Decision, OpenRequest, Pick, Problem
-from dra.allocator.score import POLICIES
 from dra.gpu.geometry import Geometry
 from hack.bench import openb
+from hack.bench.fleet import Fleet
 from hack.bench.objects import MIXES, geometry, sizes
-from hack.bench.play import Ask, Played, Site, play
+from hack.bench.peers import PEERS
+from hack.bench.play import Ask, Figures, Played, play
 
-KUBE = "kube"
-NAMES = (KUBE, *POLICIES)
 QUEUE_MIX = (0.35, 0.0, 0.25, 0.25, 0.0, 0.05)
 """MIGBench's weights (1g, 2g, 3g, 7g: 35/25/25/5); they need not sum to one."""
 
 _WARM = 4
 
 
-def kube(allocator: Allocator, problem: Problem) -> Decision | None:
-    """The node with the fewest pods, and there the first devices."""
-    [claim] = problem.claims
-    [want] = claim.wants
-    fleet = allocator.fleet
-    request = OpenRequest(claim.claim.ref, want)
-    for name in sorted(fleet.nodes, key=lambda n: (len(fleet.claims_on(n)), n)):
-        node, picks = fleet.nodes[name], list[Pick]()
-        for state in node.gpus:
-            usage = state.usage
-            offers = fleet.kinds.match_kind(want.expressions, state.kind).offers
-            for offer in offers if state.table is not None else ():
-                while len(picks) < want.count and offer.profile and state.table:
-                    moves = state.table.moves(usage, offer.profile)
-                    if not moves:
-                        break
-                    usage = moves[0].after
-                    picks.append(request.pick(state, offer, moves[0].placement))
-        if len(picks) == want.count:
-            return Decision(name, node.inventory.pool, tuple(picks))
-    return None
-
-
-def played(asks: Iterable[Ask], site: Site, policy: str) -> Played:
-    """``asks`` by a policy, or by kube-scheduler's way."""
-    if policy == KUBE:
-        return play(asks, site, choose=kube)
-    return play(asks, site, policy=policy)
+def fleet_of(shape: Geometry, gpus: int, per_node: int) -> Fleet:
+    """A fleet of equal GPUs."""
+    return Fleet([[shape] * min(per_node, gpus - first) for first in range(0, gpus, per_node)])
 
 
 def _names(mix: Sequence[float], shape: Geometry, draw: random.Random) -> Callable[[], str]:
@@ -113,44 +80,27 @@ def _rate(shape: Geometry, mix: Sequence[float], gpus: int, load: float) -> floa
     return load * gpus * shape.memory_slices / mean
 
 
-Figures = Mapping[str, float]
-Row = tuple[str, Figures]
-
-
-def accepted(found: Played, shape: Geometry, *, since: float = 0.0) -> Figures:
-    """Accepted requests and memory slices, in percent."""
-    by_size = sizes(shape)
-    fates = [f for f in found.fates if f.ask.at >= since]
-    placed = [fate for fate in fates if fate.placed is not None]
-    every, of_placed = (
-        sum(by_size[f.ask.profile] * f.ask.count for f in each) for each in (fates, placed)
-    )
-    return {"requests": 100 * len(placed) / len(fates), "slices": 100 * of_placed / every}
-
-
-def waits(found: Played) -> Figures:
-    """Mean seconds until a request was placed, and free slices that none of those could use."""
-    until = ((found.end if f.placed is None else f.placed) - f.ask.at for f in found.fates)
-    return {"wait": fmean(until), "stranded": found.stranded}
-
-
 def run_mix(seed: int, policy: str, *, scenario: str, product: str, gpus: int) -> Figures:
     """One seed of a scenario by a policy."""
     shape, result = geometry(product), dict[str, float]()
-    lost = Site(shape, gpus, per_node=4, queues=False)
+
+    def run(asks: Iterable[Ask], *, queues: bool = False, since: float = 0.0) -> Played:
+        fleet = fleet_of(shape, gpus, per_node=4)
+        return play(asks, fleet, PEERS[policy](fleet), queues=queues, since=since)
+
     if scenario == "fill":
         for share in (0.85, 1.0):
             asks = [fill(shape, mix, gpus=gpus, share=share, seed=seed) for mix in MIXES.values()]
-            found = [accepted(played(each, lost, policy), shape) for each in asks]
+            found = [run(each).accepted for each in asks]
             result |= {f"{k} {share:.0%}": fmean(f[k] for f in found) for k in found[0]}
     elif scenario == "steady":
         for load in (0.85, 1.0):
             asks = [steady(shape, mix, gpus=gpus, load=load, seed=seed) for mix in MIXES.values()]
-            every = [accepted(played(each, lost, policy), shape, since=_WARM) for each in asks]
+            every = [run(each, since=_WARM).accepted for each in asks]
             result |= {f"{k} load {load}": fmean(f[k] for f in every) for k in every[0]}
     else:
         jobs = queue(shape, QUEUE_MIX, gpus=gpus, load=0.8, seed=seed)
-        result |= waits(played(jobs, replace(lost, queues=True), policy))
+        result |= run(jobs, queues=True).wait
     return result
 
 
@@ -161,8 +111,8 @@ def run_trace(seed: int, policy: str, *, path: Path, product: str, scenario: str
     asks = [Ask(j.created, j.profile, j.lasts, j.count) for j in jobs]
     if scenario == "own times":
         gpus = math.ceil(0.9 * openb.peak(jobs, shape))
-        result = played(asks, Site(shape, gpus, per_node=8, queues=True), policy)
-        return {"GPUs": gpus, **waits(result)}
+        fleet = fleet_of(shape, gpus, per_node=8)
+        return {"GPUs": gpus, **play(asks, fleet, PEERS[policy](fleet), queues=True).wait}
     if scenario == "parts":
         asks = [ask for ask in asks if ask.profile != jobs[0].whole]
     random.Random(seed).shuffle(asks)
@@ -170,9 +120,10 @@ def run_trace(seed: int, policy: str, *, path: Path, product: str, scenario: str
     total = sum(by_size[ask.profile] * ask.count for ask in asks)
     gpus = math.ceil(0.8 * total / shape.memory_slices)
     stay = [Ask(n, ask.profile, None, ask.count) for n, ask in enumerate(asks)]
-    result = played(stay, Site(shape, gpus, per_node=8, queues=False), policy)
-    used = accepted(result, shape)["slices"] * total / gpus / shape.memory_slices
-    return {"GPUs": gpus, **accepted(result, shape), "slices in use": used}
+    fleet = fleet_of(shape, gpus, per_node=8)
+    accepted = play(stay, fleet, PEERS[policy](fleet)).accepted
+    used = accepted["slices"] * total / gpus / shape.memory_slices
+    return {"GPUs": gpus, **accepted, "slices in use": used}
 
 
 def show(title: str, rows: Mapping[str, Sequence[Figures]]) -> None:
@@ -211,7 +162,7 @@ def main(
             else:
                 run = partial(run_trace, path=trace, product=product, scenario=name)
             seeds = range(1 if name == "own times" else replications)
-            rows = {p: [*workers.map(run, seeds, [p] * len(seeds))] for p in NAMES}
+            rows = {p: [*workers.map(run, seeds, [p] * len(seeds))] for p in PEERS}
             show(f"{name}: {product}, {len(seeds)} seeds, the same for all", rows)
 
 

@@ -92,9 +92,9 @@ def named(parameters: Any) -> dict[str, Any]:
 
 
 def test_only_the_fields_that_a_configuration_names_are_told_of_it() -> None:
-    packed = {"policy": "mfi", "nodes": {"policy": "binpack", "by": ["cpu"]}}
+    packed = {"policy": "spread", "nodes": {"policy": "binpack", "by": ["cpu"]}}
     said = named({**HEAD, "placement": packed})
-    assert said == {"policy": "mfi", "nodes": NodesConfig("binpack", ("cpu",))}
+    assert said == {"policy": "spread", "nodes": NodesConfig("binpack", ("cpu",))}
     assert named(HEAD) == named({**HEAD, "placement": {}}) == {}
     spread = named({**HEAD, "placement": {"nodes": {"policy": "spread"}}})
     assert spread == {"nodes": NodesConfig("spread", ("gpu-memory", "cpu", "memory"))}

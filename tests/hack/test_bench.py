@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from api.config import API_VERSION, KIND
+from dra.allocator.allocate import Allocator
 from dra.allocator.moves import MoveTable
+from dra.allocator.score import POLICIES
+from dra.gpu.geometry import Occupant, Placement
 from hack.bench import allocate, cluster, objects, openb, placement
+from hack.bench.fleet import Cheapest, Fleet, judge
 from hack.bench.objects import geometry
-from hack.bench.placement import NAMES
-from hack.bench.play import Ask, Site, play
+from hack.bench.peers import PEERS, fragmentation
+from hack.bench.play import Ask, play
 from hack.bench.site import partitionable
+from tests.controller.helpers.deciding import problem
+from tests.controller.helpers.objects import claim, gpu, mignode, request
+from tests.controller.helpers.objects import cluster as cluster_of
+from tests.dra.gpus import A100
 
 TABLE = MoveTable(geometry("A100-SXM4-80GB"))
 
@@ -34,8 +44,61 @@ def test_every_policy_has_a_row_in_every_placement_table(scenario: str, tmp_path
         arguments += ["--trace", str(tmp_path / "trace.csv")]
     result = CliRunner().invoke(placement.main, arguments, catch_exceptions=False)
     assert result.exit_code == 0
-    rows = [line.split()[0] for line in result.output.splitlines() if line.startswith(NAMES)]
-    assert rows == list(NAMES)
+    rows = [line.split()[0] for line in result.output.splitlines() if line.startswith((*PEERS,))]
+    assert rows == list(PEERS)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_benchmarks_fleet_places_as_the_product_does(policy: str) -> None:
+    """Slices and sets of slices come and go; node, GPU and start are the same each time."""
+    names = ["node-a", "node-b", "node-c"]
+    known = cluster_of(*names)
+    for name in names:
+        known.set_mignode(mignode(name, gpu(0, name), gpu(1, name)))
+    ours = Fleet([[A100, A100]] * len(names))
+    choose = Cheapest(ours, judge(ours, POLICIES[policy]))
+    draw, held, refused = random.Random(3), [], 0
+    for number in range(120):
+        profile = draw.choice([p.name for p in A100.profiles if not p.is_variant])
+        count = draw.choice((1, 1, 1, 2, 3))
+        asked = request("r", f"mig-{profile}", count=count)
+        parameters = {"apiVersion": API_VERSION, "kind": KIND, "placement": {"policy": policy}}
+        config = [{"opaque": {"driver": "mig.dra.dev", "parameters": parameters}}]
+        found = problem(known, claim(f"c{number}", asked, config=config))
+        decision = Allocator(known.fleet, known.hosts).decide(found)
+        devices = choose(profile, count)
+        places = sorted((d.gpu, d.move.placement) for d in devices or ())
+        picks = decision.picks if decision is not None else ()
+        assert places == sorted(
+            (2 * names.index(decision.node if decision else "") + int(p.gpu[-1]), p.placement)
+            for p in picks
+        ), f"{policy}: {count} times {profile}, after {number} requests"
+        if decision is None or devices is None:
+            refused += 1
+        else:
+            ours.take(devices)
+            [(ref, allocation)] = decision.allocations(found.claims, known.fleet.driver).items()
+            known.fleet.hold(ref, allocation)
+            for pick in picks:
+                known.fleet.demand.observe(pick.profile)
+            held.append((ref.uid, devices))
+        if held and draw.random() < 0.45:
+            uid, devices = held.pop(draw.randrange(len(held)))
+            known.fleet.release(uid)
+            ours.give_back(devices)
+    assert 0 < refused < 60
+
+
+def test_fragmentation_counts_blocked_placements_of_profiles_that_the_room_would_hold() -> None:
+    def of(*wanted: tuple[int, int, int]) -> int:
+        used = A100.usage(Occupant(Placement(start, size), i) for i, start, size in wanted)
+        return fragmentation(MoveTable(A100), used.mask)
+
+    assert of() == 0
+    # Slices 2-7 are free: 1g twice and 1g+me twice, 1g.10gb and 2g once each, 3g and 4g once each.
+    assert of((14, 0, 2)) == 2 * 1 + 2 * 1 + 2 + 2 + 4 + 4
+    # Four slices are free, at 4: nothing of eight counts, and 3g at 0 does.
+    assert of((9, 0, 4)) == 4 * 1 + 4 * 1 + 2 * 2 + 2 * 2 + 4 + 4
 
 
 def test_parts_of_gpus_are_rounded_up_to_profiles(tmp_path: Path) -> None:
@@ -52,9 +115,13 @@ def test_parts_of_gpus_are_rounded_up_to_profiles(tmp_path: Path) -> None:
 def test_who_finds_no_room_waits_for_it_or_is_lost() -> None:
     asks = [Ask(1.0, "7g.80gb", 8.0), Ask(2.0, "4g.40gb", None), Ask(3.0, "1g.10gb", 1.0)]
     asks.append(Ask(20.0, "7g.80gb", None))
-    for queues, placed in ((True, [1.0, 9.0, 9.0, None]), (False, [1.0, None, None, 20.0])):
-        played = play(asks, Site(TABLE.geometry, gpus=1, per_node=1, queues=queues))
-        assert [fate.placed for fate in played.fates] == placed
+    for queues, placed, waits in (
+        (True, 3, {"7g.80gb": [0.0, 0.0], "4g.40gb": [7.0], "1g.10gb": [6.0]}),
+        (False, 2, {"7g.80gb": [0.0, 0.0]}),
+    ):
+        fleet = Fleet([[TABLE.geometry]])
+        played = play(asks, fleet, PEERS["sws"](fleet), queues=queues)
+        assert (played.asked, played.placed, dict(played.waits)) == (4, placed, waits)
 
 
 def test_decisions_are_timed_per_size_of_the_cluster() -> None:

@@ -34,7 +34,7 @@ def made_first(name: str) -> Obj:
     parameters: dict[str, Any] = {
         "apiVersion": "mig.dra.dev/v1alpha1",
         "kind": "MigDeviceConfig",
-        "placement": {"policy": "first-fit"},
+        "placement": {"policy": "best-fit"},
         "preparation": {"bindWhen": "made"},
     }
     return {

@@ -12,7 +12,7 @@ from dra.allocator.allocate import Allocator, OngoingDecision
 from dra.allocator.explain.answers import as_obstacle
 from dra.allocator.explain.judge import explain
 from dra.allocator.problem import Outcome
-from dra.allocator.score import NO_WEIGHTS, first_fit
+from dra.allocator.score import NO_WEIGHTS, best_fit
 from dra.allocator.search import options as budget
 from dra.allocator.search.combine import combine
 from dra.allocator.search.options import Budget, TooHardError, find_options
@@ -76,7 +76,7 @@ def test_what_is_searched_to_the_end_is_only_waiting(monkeypatch: pytest.MonkeyP
 def test_combining_gpus_takes_steps_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budget, "NODE_STEPS", 100)
     six = (1,) * 6
-    asked = wants(six, [(WHOLE,)] * 6, first_fit)
+    asked = wants(six, [(WHOLE,)] * 6, best_fit)
     options = find_options(gpu_state(None), asked, NO_WEIGHTS, Budget())
     with pytest.raises(TooHardError):
         combine([options] * 8, six, {}, Budget())

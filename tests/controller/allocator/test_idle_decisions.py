@@ -42,7 +42,7 @@ def chosen(known: Cluster, *claims: Obj) -> tuple[str, list[str]]:
     return decision.node, devices(decision)
 
 
-@pytest.mark.parametrize("policy", ["sws", "best-fit", "spread", "first-fit"])
+@pytest.mark.parametrize("policy", ["sws", "best-fit", "spread"])
 def test_a_claim_gets_the_idle_slice_of_its_namespace(policy: str) -> None:
     wanted = claim("c", request(), config=[opaque(policy)])
     assert chosen(world(SMALL), wanted) == ("node-h", ["gpu-0-mig-1g5gb-19-2"])

@@ -104,14 +104,6 @@ CHOICES = {
         ("spread", [FREE, (used("3g.20gb", 0), idle("2g.10gb", 4))], "2g.10gb"),
         (0, 4),
     ),
-    "mfi: used again among those that fragment as little": (
-        ("mfi", [FREE, FREE, (EMPTY, idle("7g.40gb", 0))], "7g.40gb"),
-        (2, 0),
-    ),
-    "first-fit: used again": (
-        ("first-fit", [FREE, FREE, (EMPTY, idle("2g.10gb", 4))], "2g.10gb"),
-        (2, 4),
-    ),
 }
 
 

@@ -22,8 +22,6 @@ from dra.allocator.score import (
     Situation,
     Weights,
     best_fit,
-    first_fit,
-    mfi,
     poisson_tail,
     scarcity_weights,
     spread,
@@ -184,25 +182,10 @@ def test_seven_small_slices_share_one_gpu_and_leave_the_other_whole() -> None:
     assert sorted(u.mask.bit_count() for u in gpus) == [0, 7]
 
 
-def test_fragmentation_counts_blocked_placements_of_profiles_that_the_room_would_hold() -> None:
-    table = MoveTable(A100)
-    assert table.fragmentation(EMPTY) == 0
-    # Slices 2-7 are free: 1g twice and 1g+me twice, 1g.10gb and 2g once each, 3g and 4g once each.
-    assert table.fragmentation(usage((14, 0, 2))) == 2 * 1 + 2 * 1 + 2 + 2 + 4 + 4
-    # Four slices are free, at 4: nothing of eight counts, and 3g at 0 does.
-    assert table.fragmentation(usage((9, 0, 4))) == 4 * 1 + 4 * 1 + 2 * 2 + 2 * 2 + 4 + 4
-
-
-def test_mfi_takes_the_move_that_fragments_least() -> None:
-    gpus = [EMPTY, usage((9, 0, 4), (14, 4, 2))]
-    assert choose(mfi, gpus, "1g.5gb") == (1, Placement(6, 1))
-
-
 def test_policies_choose_the_gpu_their_names_promise() -> None:
     gpus = [usage((19, 6, 1)), EMPTY, usage((9, 4, 4))]
     assert choose(best_fit, gpus, "2g.10gb")[0] == 2
     assert choose(spread, gpus, "2g.10gb")[0] == 1
-    assert choose(first_fit, gpus, "2g.10gb") == (0, Placement(0, 2))
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -255,7 +238,7 @@ def test_old_demand_fades() -> None:
 
 
 def test_among_equals_sws_takes_the_gpu_with_more_instances() -> None:
-    move = Move(Placement(0, 1), 19, EMPTY, (0,), {1: 0}, 0, 8)
+    move = Move(Placement(0, 1), 19, EMPTY, (0,), {1: 0}, 8)
     few, many = (Situation(EMPTY, n, Weights((1.0,), 1)) for n in (1, 4))
     assert sws(many, move) < sws(few, move)
 

@@ -134,7 +134,7 @@ def test_a_capacity_request_selects_devices_with_at_least_so_much() -> None:
 
 def test_each_request_has_the_policy_of_its_class_or_of_the_config_that_names_it() -> None:
     spread = device_class("mine", f"device.driver == '{DRIVER}'", config=[opaque(policy="spread")])
-    named = {**opaque(policy="mfi"), "requests": ["b", "c/y"]}
+    named = {**opaque(policy="best-fit"), "requests": ["b", "c/y"]}
     found = wanted(
         claim(
             "c",
@@ -146,7 +146,7 @@ def test_each_request_has_the_policy_of_its_class_or_of_the_config_that_names_it
         spread,
     )
     policies = {w.request: w.policy for choice in found.choices for w in choice}
-    assert policies == {"a": "spread", "b": "mfi", "c/x": "sws", "c/y": "mfi"}
+    assert policies == {"a": "spread", "b": "best-fit", "c/x": "sws", "c/y": "best-fit"}
 
 
 def test_a_selector_that_does_not_compile_is_shown_with_its_place() -> None:
@@ -179,14 +179,14 @@ def test_the_claim_has_the_last_word_on_the_policy() -> None:
 
 
 def test_a_claim_that_names_its_node_policy_keeps_the_rest_of_its_class() -> None:
-    config = opaque(policy="mfi", nodes={"policy": "binpack", "by": ["cpu"]})
+    config = opaque(policy="best-fit", nodes={"policy": "binpack", "by": ["cpu"]})
     mine = device_class("mine", f"device.driver == '{DRIVER}'", config=[config])
     (plain,) = wanted(claim("c", request("r", "mine")), mine).wants
-    assert (plain.policy, plain.nodes.policy, plain.nodes.by) == ("mfi", "binpack", ("cpu",))
+    assert (plain.policy, plain.nodes.policy, plain.nodes.by) == ("best-fit", "binpack", ("cpu",))
     for policy in ("none", "spread"):
         own = opaque(nodes={"policy": policy})
         (want,) = wanted(claim("c", request("r", "mine"), config=[own]), mine).wants
-        assert (want.policy, want.nodes.policy) == ("mfi", policy)
+        assert (want.policy, want.nodes.policy) == ("best-fit", policy)
 
 
 def test_configs_of_other_drivers_are_not_read() -> None:

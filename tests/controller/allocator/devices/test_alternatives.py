@@ -84,7 +84,7 @@ def test_the_allocation_names_the_subrequest_and_carries_what_belongs_to_it() ->
         ("small", "mig-1g.5gb", {"tolerations": [toleration]}),
     )
     expression = f"device.driver == '{DRIVER}' && false"
-    none = versioned(device_class("mig-9g.90gb", expression, config=[opaque("mfi")]))
+    none = versioned(device_class("mig-9g.90gb", expression, config=[opaque("spread")]))
     bench.cluster.set_class(none)
     config = [opaque("best-fit", "r/small"), opaque("spread", "r/big")]
     bench.claim(claim("c", asked, config=config))

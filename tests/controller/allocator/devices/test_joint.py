@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dra.allocator.moves import MoveTable
-from dra.allocator.score import NO_WEIGHTS, Cost, Situation, Weights, best_fit, first_fit, sws
+from dra.allocator.score import NO_WEIGHTS, Cost, Situation, Weights, best_fit, sws
 from dra.allocator.search.combine import combine
 from dra.allocator.search.constraints import Vector
 from dra.allocator.search.options import Budget, Option, find_options, nothing, sum_of
@@ -114,7 +114,7 @@ def test_a_solution_is_found_exactly_when_one_exists_and_is_the_cheapest(
 
 
 def test_ties_go_to_the_first_gpu() -> None:
-    asked = wants((3,), [tuple(offers(A100, "1g.5gb"))], first_fit)
+    asked = wants((3,), [tuple(offers(A100, "1g.5gb"))], lambda _situation, _move: ())
     options = find_options(gpu_state(A100), asked, NO_WEIGHTS, Budget())
     found = together([options, options], (3,))
     assert found is not None

@@ -1,0 +1,103 @@
+"""Ways to place slices that the default policy is measured against.
+
+``kube`` models what users have without the controller: LeastAllocated of kube-scheduler takes the
+node with the fewest pods on which all fits, and there the first devices in name order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+
+from dra.allocator.moves import Move, MoveTable
+from dra.allocator.score import POLICIES, Cost
+from dra.gpu.geometry import Usage
+from hack.bench.fleet import Cheapest, Chooser, Device, Fleet, Judge, State, judge
+
+
+def first_fit(_state: State, _move: Move) -> Cost:
+    """The first GPU in name order, at the lowest start."""
+    return ()
+
+
+@cache
+def fragmentation(table: MoveTable, mask: int) -> int:
+    """Sum of the memory slices of blocked placements whose profile would have room by its size.
+
+    The metric of MFI: profiles larger than what is free do not count.
+    """
+    free = table.geometry.memory_slices - mask.bit_count()
+    return sum(
+        profile.memory_slices
+        for profile in table.geometry.profiles
+        if profile.memory_slices <= free
+        for placement in profile.placements
+        if mask & placement.mask
+    )
+
+
+def mfi(state: State, move: Move) -> Cost:
+    """Least growth of fragmentation; then the fullest GPU.
+
+    Zambianco et al., "An Online Fragmentation-Aware GPU Scheduler for Multi-Tenant MIG-based
+    Clouds", 2025.
+    """
+    table, usage, _ = state
+    grown = fragmentation(table, move.after.mask) - fragmentation(table, usage.mask)
+    return (grown, move.free)
+
+
+def fgd(fleet: Fleet) -> Judge:
+    """Least growth of what the known mix cannot use (fragmentation gradient descent).
+
+    Weng et al., "Beware of Fragmentation", USENIX ATC 2023: what is free on a GPU is lost to the
+    profiles that do not fit there, each by its share of the requests.
+    """
+
+    def unusable(table: MoveTable, usage: Usage) -> float:
+        free = table.geometry.memory_slices - usage.mask.bit_count()
+        shares = fleet.demand.shares(table.geometry)
+        fits = table.feasible(usage)
+        return free * sum(share for share, number in zip(shares, fits, strict=True) if not number)
+
+    def cost(state: State, move: Move) -> Cost:
+        table, usage, _ = state
+        return (unusable(table, move.after) - unusable(table, usage), move.free)
+
+    return cost
+
+
+def kube(fleet: Fleet) -> Chooser:
+    """The node with the fewest pods, and there the first devices."""
+
+    def choose(name: str, count: int) -> Sequence[Device] | None:
+        for node in sorted(range(len(fleet.nodes)), key=fleet.pods.__getitem__):
+            found = list[Device]()
+            for gpu in fleet.nodes[node]:
+                table, usage, _ = fleet.boards[gpu].state
+                profile = table.geometry.by_name(name)
+                while profile is not None and len(found) < count:
+                    moves = table.moves(usage, profile)
+                    if not moves:
+                        break
+                    found.append(Device(gpu, profile, moves[0]))
+                    usage = moves[0].after
+            if len(found) == count:
+                return found
+        return None
+
+    return choose
+
+
+def _of_product(name: str) -> Callable[[Fleet], Chooser]:
+    return lambda fleet: Cheapest(fleet, judge(fleet, POLICIES[name]), changes=name == "sws")
+
+
+PEERS: Mapping[str, Callable[[Fleet], Chooser]] = {
+    "kube": kube,
+    "first-fit": lambda fleet: Cheapest(fleet, first_fit, changes=False),
+    "mfi": lambda fleet: Cheapest(fleet, mfi, changes=False),
+    "fgd": lambda fleet: Cheapest(fleet, fgd(fleet)),
+    **{name: _of_product(name) for name in POLICIES},
+}
+"""By name, what makes a way to place slices on a fleet."""
