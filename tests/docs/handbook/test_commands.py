@@ -101,6 +101,14 @@ def test_the_commands_of_all_pages_run_one_after_the_other_and_leave_nothing(
     assert ran > 10
 
 
+def test_a_pod_made_from_python_has_a_slice_and_leaves_nothing(terminal: Terminal) -> None:
+    example = ROOT / "docs/examples/python/slice_pod.py"
+    command = f"{sys.executable} {example} > log; grep nvidia-caps log"
+    for text in (command, command):
+        terminal.run(Block(page=example, line=0, language="sh", marker="", text=text))
+    terminal.run(NOTHING_LEFT)
+
+
 def test_a_name_stands_for_one_object_on_all_pages() -> None:
     """Whoever reads a second page applies to the cluster in which the first one's objects are."""
     known: dict[tuple[str, str], tuple[str, object]] = {}
