@@ -27,6 +27,8 @@ MEMORY_SLICES = 64
 MOST_GEOMETRIES = 8
 MOST_RESERVATIONS = 64
 ANSWER_CHARACTERS = 512
+SILENT_SECONDS = 100.0
+"""Age of ``status.lastHeartbeatTime`` from which a plugin counts as silent."""
 TEXT_CHARACTERS = 2048
 """Most characters of a text for people; ``clipped`` cuts longer ones."""
 PROFILE_NAME = re.compile(r"^[0-9a-z]+([.+-][0-9a-z]+)*$")
@@ -414,6 +416,8 @@ class MigNodeStatus(_Struct, frozen=True):
     ``cdi_hook``: path of NVIDIA's hook program on the node; empty if CDI specs do not use it.
     ``resumed``: time (RFC 3339) when kubelet could call the plugin again, after an interruption in
     which calls were cut short.
+    ``last_heartbeat_time``: when the plugin last served kubelet and looked at its GPUs; written at
+    least once a minute, empty with older plugins.
     ``capabilities``: features of the plugin that older plugins lack, such as ``Reservations``; also
     its restrictions: ``HostUsersOnly``.
     """
@@ -422,6 +426,7 @@ class MigNodeStatus(_Struct, frozen=True):
     cuda_driver_version: Word = ""
     cdi_hook: Annotated[str, Meta(max_length=4096)] = ""
     resumed: Time = ""
+    last_heartbeat_time: Time = ""
     mode: NodeMode | None = None
     failed_claims: Annotated[tuple[FailedClaim, ...], Meta(max_length=64)] = ()
     capabilities: Annotated[tuple[Word, ...], Meta(max_length=16)] = ()

@@ -42,7 +42,8 @@ def draw_node(node: NodeView, out: Output) -> None:
     header = f"{out.bold(node.name)}  {_gpus_and_memory(node.gpus)}"
     if inventory.allocator != "controller":
         header += f"   allocated by kube-{inventory.allocator.value}"
-    out.line(header if inventory.ready else f"{header}   {out.bad('NOT READY')}")
+    mark = "SILENT" if node.silence else "" if inventory.ready else "NOT READY"
+    out.line(f"{header}   {out.bad(mark)}" if mark else header)
     notes = max([len(_LARGEST), *(len(text) for v in node.gpus for text in room_of(v))])
     width = max(_NARROWEST, out.width - LABEL_WIDTH - notes - 1)
     slices = 0
@@ -120,14 +121,14 @@ def write_list(nodes: Sequence[NodeView], out: Output) -> None:
         largest = max(profiles, key=_size).name if profiles else ""
         whole = _WHOLE if any(v.is_free_whole for v in views) else "none"
         blocked = sum(bool(v.blocked) for v in views)
-        unavailable = counted(blocked, "GPU") if blocked else ""
+        unavailable, ready = counted(blocked, "GPU") if blocked else "", node.inventory.ready
         rows.append(
             (
                 node.name,
                 str(len(views)),
                 _gib(sum(v.free_mib for v in views if not v.blocked)),
                 largest or whole,
-                unavailable if node.inventory.ready else "all: not ready",
+                "silent" if node.silence else unavailable if ready else "all: not ready",
             )
         )
     out.table(("NODE", "GPUS", "FREE", "LARGEST", "UNAVAILABLE"), rows, indent="  ")

@@ -114,10 +114,12 @@ class ClusterFacts:
         return sorted(found, key=lambda p: (not p.pending, p.key))
 
     def plugin_problem(self, node: str) -> str:
-        """Fault of the plugin's pod on a node; empty if it has none, or no such pods were found."""
-        if self.plugins is None:
-            return ""
-        return self.plugins.get(node, "no pod of the plugin runs there")
+        """Fault of the plugin on a node: of its pod, if such pods were found, or its silence."""
+        fault = (self.plugins or {}).get(node, "")
+        if self.plugins is not None and node not in self.plugins:
+            fault = "no pod of the plugin runs there"
+        view = self.site.node(node)
+        return fault or (view.silence if view is not None else "")
 
     @property
     def is_partial(self) -> bool:
@@ -169,7 +171,7 @@ def mignodes(session: Session) -> list[Obj]:
 def read_site(session: Session) -> Site:
     """The nodes with MIG GPUs, and who holds what there."""
     claims = session.api.list(RESOURCE_CLAIMS).items
-    return survey(mignodes(session), claims, driver=session.driver)
+    return survey(mignodes(session), claims, driver=session.driver, now=session.now())
 
 
 Lister = Callable[..., list[Obj]]
@@ -223,7 +225,7 @@ def read_facts(session: Session, namespace: str, *, listed: Lister | None = None
     classes = (read_class(o, session.driver) for o in class_objects)
     return ClusterFacts(
         driver=session.driver,
-        site=survey(mignodes, claims, driver=session.driver),
+        site=survey(mignodes, claims, driver=session.driver, now=session.now()),
         reserved=_reserved(mignodes),
         installed=installed,
         claims=known,

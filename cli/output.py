@@ -10,6 +10,7 @@ import textwrap
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
+from datetime import datetime
 from enum import IntEnum
 from typing import Any, TextIO
 
@@ -75,6 +76,15 @@ def _seen(found: re.Match[str]) -> str:
 def counted(number: int, noun: str) -> str:
     """``1 node``, ``2 nodes``: a regular noun with its number."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def ago(then: datetime, now: datetime) -> str:
+    """Time from ``then`` to ``now`` as kubectl shows ages: ``45s``, ``3m``, ``2h``, ``5d``."""
+    seconds = max(0, int((now - then).total_seconds()))
+    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds // length}{unit}"
+    return f"{seconds}s"
 
 
 def named(names: Sequence[str], limit: int = 5) -> str:

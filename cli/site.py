@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from api.errors import ApiError, InvalidObjectError
-from cli.output import CliError, Exit, natural
+from cli.output import CliError, Exit, ago, natural
 from dra.claims.allocation import AllocatedDevice, Allocation
 from dra.claims.claims import Claim, Consumer, read_claim
 from dra.claims.sharing import TIME_SLICING, UNSHARED, Sharing, settings_of, sharing_of
@@ -19,7 +20,7 @@ from dra.common.resources import Obj
 from dra.gpu.geometry import Occupant, Placement, Profile, Usage
 from dra.gpu.holdings import Device, occupant_of, why_blocked
 from dra.gpu.inventory import ClaimRef, Gpu, Instance, Inventory
-from dra.gpu.mignode import from_mignode
+from dra.gpu.mignode import from_mignode, heartbeat_of, silent_since
 from dra.gpu.names import DeviceNameError, GpuDevice, MigDevice, parse_device
 from dra.gpu.shares import Ask, Share, SharesHeld, share_of, sum_of
 
@@ -227,10 +228,11 @@ class GpuView:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A node with MIG GPUs."""
+    """A node with MIG GPUs. ``silence``: in words, that its plugin is silent; empty if not."""
 
     inventory: Inventory
     gpus: tuple[GpuView, ...]
+    silence: str = ""
 
     @property
     def name(self) -> str:
@@ -243,6 +245,8 @@ class NodeView:
         found, mode = [], self.inventory.mode
         if not self.inventory.ready:
             found.append(self.inventory.message or "the driver is not ready")
+        if self.silence:
+            found.append(f"{self.silence}: what is shown of it may be old")
         if mode is not None and mode.state != "success":
             what = f"layout {mode.layout}" if mode.layout else f"mode {mode.mode}"
             found.append(f"{what} is {mode.state}: {mode.message}")
@@ -298,12 +302,24 @@ class _Held(NamedTuple):
     sharing: Sharing
 
 
-def survey(mignodes: Iterable[Obj], claims: Iterable[Mapping[str, Any]], *, driver: str) -> Site:
-    """The site that MigNodes and claims, as objects of the API, show together."""
+def silence_of(mignode: Obj, now: datetime) -> str:
+    """Words for a plugin that has been silent for too long; empty otherwise."""
+    last = heartbeat_of(mignode)
+    if last is None or last >= silent_since(now):
+        return ""
+    return f"its plugin has been silent for {ago(last, now)}"
+
+
+def survey(
+    mignodes: Iterable[Obj], claims: Iterable[Mapping[str, Any]], *, driver: str, now: datetime
+) -> Site:
+    """The site that MigNodes and claims, as objects of the API, show together ``now``."""
     inventories, unreadable = list[Inventory](), dict[str, str]()
+    silent = dict[str, str]()
     for obj in mignodes:
         try:
             inventories.append(from_mignode(obj))
+            silent[inventories[-1].node] = silence_of(obj, now)
         except (ApiError, ValueError) as error:
             unreadable[obj["metadata"]["name"]] = str(error)
     pods: dict[str, tuple[Consumer, ...]] = {}
@@ -326,7 +342,7 @@ def survey(mignodes: Iterable[Obj], claims: Iterable[Mapping[str, Any]], *, driv
         for gpu in sorted(inventory.gpus, key=lambda g: g.minor):
             slots = _slots(gpu, held.get((inventory.node, gpu.name), []), pods)
             views.append(GpuView(inventory, gpu, slots, why_blocked(gpu, inventory)))
-        nodes.append(NodeView(inventory, tuple(views)))
+        nodes.append(NodeView(inventory, tuple(views), silent[inventory.node]))
     return Site(tuple(nodes), unreadable)
 
 

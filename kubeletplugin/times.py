@@ -246,6 +246,17 @@ time for the hardware."""
 SOCKET_SECONDS = 1.0
 """Timeout of a connection to a socket of this driver, made to see if a process listens on it."""
 
+HEARTBEAT_SECONDS = 60.0
+"""Pause after which the MigNode is written with the time alone. With ``LOOK_OVERDUE_SECONDS`` less
+than ``api.mignode.SILENT_SECONDS``, from which on others take the plugin for silent."""
+
+HEARTBEAT_CHECK_SECONDS = 5.0
+"""Pause before a plugin that does not respond asks itself again whether it does."""
+
+LOOK_OVERDUE_SECONDS = 30.0
+"""Time without a look at the GPUs after which no heartbeat is written. More than two pauses of
+``POLL_SECONDS``."""
+
 PROBE_SECONDS = 4.0
 """Timeout of liveness for an answer of this program's own sockets. Less than kubelet's timeout of
 the probe."""

@@ -47,7 +47,9 @@ def _watch(session: Session, wanted: Sequence[str]) -> None:
             changed.clear()
             if not all(m.synced for m in mirrors):
                 continue
-            found = survey(nodes.store.list(), claims.store.list(), driver=session.driver)
+            found = survey(
+                nodes.store.list(), claims.store.list(), driver=session.driver, now=session.now()
+            )
             if found != shown:
                 shown = found
                 session.out.clear()
@@ -120,6 +122,7 @@ def _node_json(node: NodeView) -> dict[str, Any]:
         "name": node.name,
         "ready": inventory.ready,
         "message": inventory.message,
+        "silence": node.silence,
         "allocator": inventory.allocator.value,
         "driverVersion": inventory.driver_version,
         "mode": inventory.mode,

@@ -75,7 +75,7 @@ def _nodes(session: Session) -> tuple[Site, frozenset[str]]:
         objects = session.api.list(MIG_NODES).items
     except ObjectNotFoundError:  # the definition was removed with the driver
         objects = []
-    site = survey(objects, (), driver=session.driver)
+    site = survey(objects, (), driver=session.driver, now=session.now())
     return site, frozenset(n["metadata"]["name"] for n in session.api.list(NODES).items)
 
 

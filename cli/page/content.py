@@ -6,11 +6,12 @@ import secrets
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from cli.drawing import room_of, words_of
 from cli.output import harmless
-from cli.site import GpuView, NodeView, Slot, survey
+from cli.site import GpuView, NodeView, Slot, silence_of, survey
 from dra.claims.claims import read_claim
 from dra.claims.conditions import claims_allocated
 from dra.common.resources import (
@@ -23,6 +24,7 @@ from dra.common.resources import (
     Resource,
     at,
 )
+from dra.gpu.mignode import heartbeat_of, silent_since
 from dra.kube.reflector import Change
 
 _REFRESH_SECONDS, _BACKLOG_SECONDS = 1.0, 0.2
@@ -34,6 +36,8 @@ _TOLD, _TOLD_OF_ONE = 300, 50
 """Waiting pods and events that are shown, in all and of one namespace."""
 _TEXT, _NAME = 400, 253
 """Characters that are shown of a text and of a name."""
+
+_SILENT = "its plugin is silent, and what is shown may be old"
 
 Json = dict[str, Any]
 
@@ -93,14 +97,18 @@ def _time(entry: Json) -> str:
 
 
 class Content:
-    """Content of the page. Thread-safe; ``now`` gives monotonic seconds.
+    """Content of the page. Thread-safe.
+
+    ``now`` gives monotonic seconds, ``wall`` the time of day, by which plugins count as silent.
 
     What a node shows is worked out anew after its MigNode or a claim there has changed: at most
     once a second, and in short steps, so that the page is answered in between.
     """
 
-    def __init__(self, driver: str, now: Callable[[], float]) -> None:
-        self._driver, self._now = driver, now
+    def __init__(
+        self, driver: str, now: Callable[[], float], *, wall: Callable[[], datetime]
+    ) -> None:
+        self._driver, self._now, self._wall = driver, now, wall
         self._lock = threading.Lock()
         self._epoch = secrets.token_hex(4)
         self._number = 1
@@ -170,7 +178,11 @@ class Content:
 
     def _refresh(self) -> None:
         now = self._now()
-        if not self._changed or now < self._refresh_at:
+        if now < self._refresh_at:
+            return
+        self._changed |= dict.fromkeys(self._silenced())
+        self._refresh_at = now + _REFRESH_SECONDS
+        if not self._changed:
             return
         self._number += 1
         while self._changed and self._now() <= now + _WORK_SECONDS:
@@ -186,13 +198,25 @@ class Content:
         pause = _BACKLOG_SECONDS if self._changed else _REFRESH_SECONDS
         self._refresh_at = self._now() + pause
 
+    def _silenced(self) -> list[str]:
+        """Nodes whose plugin counts as silent since they were worked out."""
+        since = silent_since(self._wall())
+        shown = ((n, self._mignodes[n]) for n in self._nodes if n in self._mignodes)
+        late = [n for n, obj in shown if (last := heartbeat_of(obj)) and last < since]
+        return [name for name in late if not self._nodes[name][1]["silentSince"]]
+
     def _node(self, name: str, obj: Obj) -> Json:
-        site = survey([obj], self._claims.get(name, {}).values(), driver=self._driver)
+        claims, now = self._claims.get(name, {}).values(), self._wall()
+        site = survey([obj], claims, driver=self._driver, now=now)
+        silent = said(obj["status"]["lastHeartbeatTime"], _NAME) if silence_of(obj, now) else ""
         if problem := site.unreadable.get(name):
             note = said(f"its MigNode cannot be read: {problem}")
-            return {"name": said(name, _NAME), "ready": False, "note": note, "gpus": []}
-        (node,) = site.nodes
-        return _node_json(node)
+            made: Json = {"name": said(name, _NAME), "ready": False, "note": note, "gpus": []}
+        else:
+            made = _node_json(site.nodes[0])
+        if silent:
+            made |= {"ready": False, "note": _SILENT}
+        return {**made, "silentSince": silent}
 
 
 def _node_of(claim: Obj, driver: str) -> str:

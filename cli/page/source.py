@@ -51,7 +51,7 @@ def mirrored(session: Session) -> Iterator[ClusterSource]:
 
     They are of the session's namespace where not all namespaces are allowed.
     """
-    content = Content(session.driver, time.monotonic)
+    content = Content(session.driver, time.monotonic, wall=session.now)
     mirrors = Mirrors(session.api, content, driver=session.driver, namespace=session.namespace)
     with evaluator() as asked:
         mirrors.start()

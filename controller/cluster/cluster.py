@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from api.mignode import RoomRequest
@@ -41,7 +42,7 @@ from dra.common.resources import (
     at,
 )
 from dra.gpu.inventory import ClaimRef, Inventory
-from dra.gpu.mignode import from_mignode
+from dra.gpu.mignode import from_mignode, heartbeat_of, silent_since
 from dra.gpu.names import defrag
 from dra.kube.reflector import Change
 from dra.pods.nodefit import read_node
@@ -87,6 +88,7 @@ class NodeRecord:
     reserved: SpecReservations
     asked: str = ""
     """Value of the annotation by which an administrator asks for room; empty without one."""
+    heartbeat: datetime | None = None
 
 
 class Cluster:
@@ -178,6 +180,12 @@ class Cluster:
         known = self._nodes.get(node)
         return known.inventory if known is not None else None
 
+    def silent_nodes(self, now: datetime) -> set[str]:
+        """Nodes whose plugin has not been heard of for too long; none if that is so of all."""
+        since = silent_since(now)
+        found = {n for n, r in self._nodes.items() if r.heartbeat and r.heartbeat < since}
+        return found if len(found) < len(self._nodes) else set()
+
     def reserved(self, node: str) -> SpecReservations | None:
         """Reservations in the MigNode of a node; None if the node has no MigNode of our driver."""
         known = self._nodes.get(node)
@@ -217,7 +225,7 @@ class Cluster:
             self.claim_index.touch(before - (self.fleet.instance_claims(name) or frozenset()))
         if inventory.driver == self.driver:
             asked = at(obj, "metadata", "annotations", defrag(self.driver), default="")
-            known = NodeRecord(inventory, SpecReservations.of(obj), asked)
+            known = NodeRecord(inventory, SpecReservations.of(obj), asked, heartbeat_of(obj))
             self._touch_pods_of(self._set_own(known))
         else:
             self._nodes.pop(name, None)

@@ -154,6 +154,7 @@ def _take(world: World, record: PodRecord) -> AlikePods | None:
     return None if known.unproven.pop(record.pod.uid, None) is None else known
 
 
+SILENT = "its plugin is silent, so that other nodes are tried first"
 NOT_THERE = "another driver has no free device there for the pod's other claims"
 
 
@@ -225,11 +226,19 @@ def suited(world: World, problem: Problem) -> Collection[str] | None:
 
 
 def attempts(world: World, problem: Problem) -> Iterator[Problem]:
-    """Versions of ``problem`` to try in order, at first without nodes likely to be refused."""
+    """Versions of ``problem`` to try in order, at first without nodes likely to be refused.
+
+    Nodes with a silent plugin come last, and are not left out: a clock may be wrong.
+    """
     template = world.cluster.pod_index.template(problem.pod)
     awaited = unproven_nodes(world, template)
+    silent = dict.fromkeys(world.cluster.silent_nodes(world.requests.now()), SILENT)
+    silent.pop(problem.pod.nominated, None)  # kube-scheduler makes room there
+    excluded = silent | dict(problem.excluded)
     for last in world.refusals.tried_last(template, world.cluster.hosts.facts, awaited):
-        yield replace(problem, excluded={**dict.fromkeys(last, BY_SCHEDULER), **problem.excluded})
+        yield replace(problem, excluded={**dict.fromkeys(last, BY_SCHEDULER), **excluded})
+    if silent:
+        yield replace(problem, excluded=excluded)
     yield problem
 
 

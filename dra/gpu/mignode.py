@@ -10,13 +10,14 @@ import sys
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import fields, replace
+from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from msgspec import structs
 
 from api import mignode as wire
-from dra.common.resources import Obj
+from dra.common.resources import Obj, at
 from dra.gpu.geometry import Engines, Geometry, Placement, Profile
 from dra.gpu.inventory import (
     AllocatorKind,
@@ -121,6 +122,20 @@ def from_mignode(obj: Obj) -> Inventory:
             if a.state in known
         ),
     )
+
+
+def heartbeat_of(obj: Obj) -> datetime | None:
+    """Time of the last heartbeat in a MigNode object; None without one, as of an older plugin."""
+    try:
+        found = datetime.fromisoformat(at(obj, "status", "lastHeartbeatTime", default=""))
+    except (TypeError, ValueError):
+        return None
+    return found if found.tzinfo is not None else None
+
+
+def silent_since(now: datetime) -> datetime:
+    """Time of a heartbeat before which its plugin counts as silent ``now``."""
+    return now - timedelta(seconds=wire.SILENT_SECONDS)
 
 
 def drain_of(obj: Obj) -> Drain | None:

@@ -77,10 +77,15 @@ class Pulse:
         """Expect nothing: the loop has ended as it should, or waits for as long as it takes."""
         self._last = None
 
+    @property
+    def silence(self) -> float:
+        """Seconds since the last beat; 0.0 while nothing is expected."""
+        last = self._last
+        return 0.0 if last is None else self._clock() - last
+
     def __call__(self) -> str:
         """Fault in words; empty if there is none."""
-        last = self._last
-        silent = 0.0 if last is None else self._clock() - last
+        silent = self.silence
         return f"nothing has been done for {silent:.0f} s" if silent > self._limit else ""
 
 

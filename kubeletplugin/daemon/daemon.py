@@ -147,7 +147,10 @@ class Daemon:
             facts=self._facts,
         )
         self.mignode = MigNodePublisher(
-            common, inventory=self.inventory.of_mignode, on_reserved=self._take_reservations
+            common,
+            inventory=self.inventory.of_mignode,
+            responds=common.telemetry.liveness.responds,
+            on_reserved=self._take_reservations,
         )
         self.failed_gpus = FailedGpus(
             options.binding_conditions, on_change=common.changed, clock=common.clock

@@ -22,11 +22,12 @@ from dra.gpu.inventory import (
     Publication,
     Reservation,
 )
-from dra.gpu.mignode import drain_of, from_mignode, reservations_of, to_mignode
+from dra.gpu.mignode import drain_of, from_mignode, heartbeat_of, reservations_of, to_mignode
 from dra.kube.client import KubeApi
 from dra.kube.errors import AlreadyExistsError, ConflictError, KubeError, ObjectNotFoundError
 from dra.kube.reflector import Change, Reflector
 from dra.kube.timing import rfc3339
+from kubeletplugin import times
 from kubeletplugin.common import Common
 from kubeletplugin.gpus.hardware import Hardware
 from kubeletplugin.gpus.monitor import HealthMonitor
@@ -186,15 +187,17 @@ class NodeInventory:
 
 
 class MigNodePublisher(WriteLoop):
-    """Writes the node's MigNode when it differs from the inventory, and only then.
+    """Writes the node's MigNode when it differs from the inventory, and as a heartbeat.
 
     It compares after changes of the inventory and of the object, so that a deleted or edited
     MigNode is restored. The object is known from the watch and from the answers to own writes:
     while no other program writes, a change costs one request.
 
     ``inventory``: returns the inventory, or None while it is not known; called in this writer's
-    thread. :attr:`drain`: the drain in the object, which administrators write. ``on_reserved``:
-    called with the reservations after each change of the MigNode, in the thread of the watch.
+    thread. ``responds``: True if the plugin works; asked before a heartbeat, for which a write is
+    made only where no other was made for a minute. :attr:`drain`: the drain in the object, which
+    administrators write. ``on_reserved``: called with the reservations after each change of the
+    MigNode, in the thread of the watch.
     """
 
     def __init__(
@@ -202,6 +205,7 @@ class MigNodePublisher(WriteLoop):
         common: Common,
         *,
         inventory: Callable[[], Inventory | None],
+        responds: Callable[[], bool],
         on_reserved: Callable[[tuple[Reservation, ...]], None] = lambda _: None,
     ) -> None:
         node_name = common.options.node_name
@@ -216,6 +220,8 @@ class MigNodePublisher(WriteLoop):
         self._node_name = node_name
         self._manager = common.options.field_manager
         self._inventory = inventory
+        self._responds = responds
+        self._heartbeat, self._heartbeat_at = "", float("-inf")
         self._on_drain = common.changed
         self._on_reserved = on_reserved
         self.drain: Drain | None = None
@@ -268,13 +274,15 @@ class MigNodePublisher(WriteLoop):
         if inventory is None:
             return None
         found = self._known()
+        again = self._renew(found) if found is not None else None
         if found is not None and self._true == (inventory, _version(found)):
-            return None
+            return again
         wanted = to_mignode(inventory, transition_time=rfc3339(self._clock.now()))
         owner = self._owner = self._owner or node_owner(self._api, self._node_name)
         try:
             if found is None:
                 found = self._read_or_create(wanted, owner)
+                again = self._renew(found)
             if not found["metadata"].get("deletionTimestamp"):  # else made anew once it is gone
                 found = self._update_spec(found, wanted, owner)
                 found = self._update_status(found, wanted)
@@ -283,7 +291,26 @@ class MigNodePublisher(WriteLoop):
             # Somebody changed or deleted it meanwhile.
             self._read_or_create(wanted, owner)
             self.thread.notify()
-        return None
+        return again
+
+    def _renew(self, found: Obj) -> float:
+        """Renew the heartbeat if it is due; one from before a restart counts."""
+        if not self._heartbeat and (last := heartbeat_of(found)) is not None:
+            age = (self._clock.now() - last).total_seconds()
+            if 0.0 <= age < times.HEARTBEAT_SECONDS:
+                self._heartbeat = rfc3339(last)
+                self._heartbeat_at = self._clock.monotonic() - age
+        return self._beat(times.HEARTBEAT_SECONDS)
+
+    def _beat(self, after: float) -> float:
+        """Renew the heartbeat, if it is ``after`` seconds old; returns seconds until the next."""
+        now = self._clock.monotonic()
+        if now - self._heartbeat_at >= after:
+            if not self._responds():
+                return times.HEARTBEAT_CHECK_SECONDS
+            self._heartbeat, self._heartbeat_at = rfc3339(self._clock.now()), now
+            self._true = None
+        return self._heartbeat_at + times.HEARTBEAT_SECONDS - now
 
     def _read_or_create(self, wanted: Obj, owner: Obj) -> Obj:
         try:
@@ -328,11 +355,16 @@ class MigNodePublisher(WriteLoop):
 
     def _update_status(self, found: Obj, wanted: Obj) -> Obj:
         status = _keep_known(wanted["status"], found.get("status") or {})
-        if found.get("status") == status:
+        if found.get("status") == self._with_heartbeat(status):
             return found
+        self._beat(times.HEARTBEAT_SECONDS / 2)  # it need not be written by itself soon
+        status = self._with_heartbeat(status)
         body = {**found, "status": status}
         metadata = self._api.replace_status(MIG_NODES, body, field_manager=self._manager)
         return self._took({**body, "metadata": metadata})
+
+    def _with_heartbeat(self, status: Obj) -> Obj:
+        return {**status, "lastHeartbeatTime": self._heartbeat} if self._heartbeat else status
 
 
 def _version(obj: Obj | None) -> str:
@@ -378,5 +410,5 @@ def _keep_known(status: Any, found: Obj) -> Any:
             conditions.append({**condition, "lastTransitionTime": time})
         else:
             conditions.append(condition)
-    kept = {"resumed": found["resumed"]} if found.get("resumed") else {}
+    kept = {name: found[name] for name in ("resumed", "lastHeartbeatTime") if found.get(name)}
     return {**kept, **status, "conditions": conditions}

@@ -125,6 +125,12 @@ class Liveness:
             lambda: "" if readiness.is_ready else readiness.reason or _STARTING,
         )
 
+    def responds(self) -> bool:
+        """True if no check fails, and the GPUs were looked at lately."""
+        return (
+            self.hardware.silence < times.LOOK_OVERDUE_SECONDS and not self._probes.live.problems()
+        )
+
     def end(self) -> None:
         """End the checks, except ``overdue``, as the plugin stops; it is no longer ready."""
         self._probes.live.clear()

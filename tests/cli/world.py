@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from dra.gpu.inventory import AllocatorKind, Gpu
 from dra.gpu.mignode import to_mignode
 from dra.kube.client import KubeApi
 from dra.kube.errors import AlreadyExistsError, ObjectNotFoundError
+from dra.kube.timing import rfc3339
 from tests.controller.helpers.objects import (
     DRIVER,
     FINALIZER,
@@ -114,6 +115,13 @@ class World:
     def add_mignode(self, name: str, *gpus: Gpu, **fields: Any) -> None:
         body = to_mignode(inventory(name, *(gpus or (gpu(node=name),)), **fields))
         self._with_status(MIG_NODES, body)
+
+    def fall_silent(self, name: str, *, minutes: int) -> None:
+        """The plugin's last heartbeat is so long ago."""
+        status = self.api.get(MIG_NODES, name)["status"]
+        last = rfc3339(datetime.now(UTC) - timedelta(minutes=minutes))
+        wanted = {**status, "lastHeartbeatTime": last}
+        self.set_status(MIG_NODES, {"metadata": {"name": name}}, wanted)
 
     def say_not_ready(self, name: str, message: str) -> None:
         """The plugin has said that it does not serve."""

@@ -155,6 +155,7 @@ FAILURES: list[tuple[Callable[[World], object], str, str]] = [
         "plugin",
         "node node-a: NVML is not there",
     ),
+    (lambda w: w.fall_silent("node-a", minutes=3), "plugin", "its plugin has been silent for 3m"),
     (mignode_without_node, "plugin", "MigNode node-z has no Node"),
     (unreadable, "plugin", "MigNode node-a cannot be read"),
     (unavailable, "modes", "node-a gpu-0 is unavailable (MIGManagerActive): mig-manager is here"),

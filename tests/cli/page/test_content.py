@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
+from api.mignode import SILENT_SECONDS
 from cli.page.content import Content
 from dra.common.resources import EVENTS, MIG_NODES, PODS, RESOURCE_CLAIMS, Obj, Resource
 from dra.kube.reflector import Change
+from dra.kube.timing import rfc3339
 from tests.cli.page.scenes import CONDITION
 from tests.controller.helpers.objects import (
     DRIVER,
@@ -36,8 +39,11 @@ class Shown:
 
     def __init__(self) -> None:
         self.clock = Clock()
-        self.content = Content(DRIVER, self.clock)
+        self.content = Content(DRIVER, self.clock, wall=self.wall)
         self.version = ""
+
+    def wall(self) -> datetime:
+        return datetime.fromtimestamp(self.clock.now, UTC)
 
     def put(self, resource: Resource, *objects: Obj) -> None:
         for obj in objects:
@@ -124,6 +130,24 @@ def test_who_was_away_or_asks_another_server_has_all() -> None:
     assert other.ask()["full"]
 
 
+def test_a_node_whose_plugin_falls_silent_is_sent_once_more_and_again_when_it_is_back() -> None:
+    shown, alive = Shown(), mignode("node-a")
+    beats = [rfc3339(datetime.fromtimestamp(at, UTC)) for at in (100.0, 300.0)]
+    alive["status"]["lastHeartbeatTime"] = beats[0]
+    shown.put(MIG_NODES, alive, mignode("node-b"))
+    assert [n["ready"] for n in shown.ask()["nodes"]] == [True, True]
+    assert shown.ask(later=SILENT_SECONDS - 10)["nodes"] == []
+    (found,) = shown.ask(later=20.0)["nodes"]
+    assert (found["name"], found["ready"], found["silentSince"]) == ("node-a", False, beats[0])
+    assert "silent" in found["note"]
+    assert shown.ask(later=60.0)["nodes"] == []
+    shown.clock.now = 300.0
+    shown.put(MIG_NODES, {**alive, "status": {**alive["status"], "lastHeartbeatTime": beats[1]}})
+    (found,) = shown.ask()["nodes"]
+    assert found["ready"]
+    assert not found["silentSince"]
+
+
 def test_a_refresh_ends_when_its_time_is_over_and_goes_on_soon() -> None:
     shown = Shown()
     shown.put(MIG_NODES, *(mignode(f"node-{i}") for i in range(10)))
@@ -132,7 +156,7 @@ def test_a_refresh_ends_when_its_time_is_over_and_goes_on_soon() -> None:
         shown.clock.now += 0.03
         return shown.clock.now
 
-    shown.content = Content(DRIVER, now)
+    shown.content = Content(DRIVER, now, wall=shown.wall)
     shown.put(MIG_NODES, *(mignode(f"node-{i}") for i in range(10)))
     names: list[str] = []
     answers = 0

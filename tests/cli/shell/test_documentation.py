@@ -68,7 +68,7 @@ FIELDS = {
         allocator blocked claim driverVersion freeMemoryMiB gpus largestPlaceable layout
         memoryMiB memorySlices message migEnabled migUUID mode name namespace nodes
         placeable placement pods productName profile ready reason sharing size
-        sliceSharing slots start state uid unhealthy uuid
+        sliceSharing silence slots start state uid unhealthy uuid
     """,
     "ProfileList": """
         computeSlices copyEngines decoders deviceClass encoders freeStarts gpus

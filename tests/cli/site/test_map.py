@@ -406,3 +406,17 @@ def test_the_map_says_what_a_layout_waits_for(world: World, mig: Mig) -> None:
     world.set_status(MIG_NODES, made, to_mignode(found)["status"])
     out = mig("map").out
     assert "node-a: layout halves is pending: gpu-0 waits for claim a/b to go" in out
+
+
+def test_a_silent_plugin_is_shown_at_its_node_and_in_a_list(world: World, mig: Mig) -> None:
+    for number in range(10):
+        world.add_node(f"node-{number}")
+    world.fall_silent("node-3", minutes=1)
+    assert "silent" not in mig("map", "node-3").out
+    world.fall_silent("node-3", minutes=4)
+    silent = mig("map", "node-3").out
+    assert "SILENT" in silent
+    assert "node-3: its plugin has been silent for 4m" in silent
+    (line,) = [each for each in mig("map").out.splitlines() if each.startswith("  node-3 ")]
+    assert line.endswith("silent")
+    assert mig("map", "node-3", "-o", "json").json["nodes"][0]["silence"].endswith("for 4m")

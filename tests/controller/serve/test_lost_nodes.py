@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from api.mignode import SILENT_SECONDS
 from controller import times
+from dra.kube.timing import rfc3339
 from tests.controller.helpers.bench import Bench
-from tests.controller.helpers.objects import node, pod
+from tests.controller.helpers.objects import mignode, node, pod
 
 TAINT = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
 
@@ -127,3 +130,26 @@ def test_a_claim_stays_where_one_of_its_pods_tolerates_the_taint() -> None:
     for _ in range(3):
         bench.run(seconds=times.NODE_LOST)
     assert bench.node_of("c") == "node-a"
+
+
+def test_a_node_with_a_silent_plugin_comes_last_and_heartbeats_bring_no_work() -> None:
+    bench = Bench("node-a", "node-b")
+
+    def beat(name: str, *, ago: float) -> None:
+        obj = mignode(name)
+        then = bench.world.requests.now() - timedelta(seconds=ago)
+        obj["status"]["lastHeartbeatTime"] = rfc3339(then)
+        bench.cluster.set_mignode(obj)
+
+    for name in ("node-a", "node-b"):
+        beat(name, ago=0.0)
+    bench.run(seconds=1.0)
+    beat("node-a", ago=SILENT_SECONDS - 20)
+    assert not bench.cluster.take_effects().room, "a heartbeat makes no room"
+    beat("node-a", ago=SILENT_SECONDS + 20)
+    beat("node-b", ago=0.0)
+    for number in range(8):  # the eighth finds no room elsewhere
+        bench.serve(f"p{number}", f"c{number}")
+    assert [bench.node_of(f"c{n}") for n in range(8)] == ["node-b"] * 7 + ["node-a"]
+    beat("node-b", ago=SILENT_SECONDS + 20)
+    assert bench.cluster.silent_nodes(bench.world.requests.now()) == set(), "all are: none is last"

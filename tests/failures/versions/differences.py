@@ -69,3 +69,15 @@ def lost(before: Any, now: Any, path: str = "") -> Iterator[str]:
             yield from lost(one, other, f"{path}[{index}]")
     elif before != now:
         yield f"{path}: {before!r}, now {now!r}"
+
+
+def absent(values: list[Any], kind: dict[str, Any], path: str = "") -> Iterator[str]:
+    """Fields of a schema that none of ``values`` has."""
+    if "items" in kind:
+        yield from absent([each for value in values for each in value], kind["items"], f"{path}[]")
+    for name, inner in kind.get("properties", {}).items():
+        found = [value[name] for value in values if name in value]
+        if found:
+            yield from absent(found, inner, f"{path}.{name}")
+        else:
+            yield f"{path}.{name}"

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dra.gpu.geometry import Placement
+from dra.common.resources import Obj
+from dra.gpu.geometry import Engines, Geometry, Placement
 from dra.gpu.inventory import (
     Answer,
     AnswerState,
     ClaimRef,
     Drain,
     FailedClaim,
+    GpuHealth,
     GpuLayout,
     IdleInstance,
     Instance,
@@ -18,10 +20,14 @@ from dra.gpu.inventory import (
     Inventory,
     NodeMode,
 )
+from dra.gpu.mignode import to_mignode
 from dra.gpu.shares import UNENFORCED, ShareOffer
 from tests.controller.helpers.objects import gpu
 from tests.dra.gpu.test_mignode import INVENTORY
-from tests.dra.gpus import facts_to_tell
+from tests.dra.gpus import A100, facts_to_tell
+
+_PARTLY_OFFERED = Geometry((replace(A100.profiles[0], engines=Engines(1, 1, 1, 1, 1)),), 8)
+_HEALTH = GpuHealth("Reset", "Completed", "Default", ("why",), ("python (1)",))
 
 
 def inventory() -> Inventory:
@@ -56,11 +62,20 @@ def inventory() -> Inventory:
             ),
             *others,
             gpu(7, mig=False, brand="Nvidia", sharing=ShareOffer(4, UNENFORCED)),
+            gpu(8, geometry=_PARTLY_OFFERED, sharing=ShareOffer(4, "hami-core"), health=_HEALTH),
         ),
+        message="why",
         drain=Drain(("gpu-1",), "driver 580", "2026-01-01T00:00:00Z"),
         resumed="2026-01-01T00:00:00.000001Z",
-        failed_claims=(FailedClaim("ns", "f", "uid-f", "2026-01-01T00:00:00Z", passing=True),),
+        failed_claims=(FailedClaim("ns", "f", "uid-f", "2026-01-01T00:00:00Z", True, "GPU-0"),),
         mode=NodeMode("layout", "pending", "all-1g", "why"),
         capabilities=("Reservations",),
         answers=tuple(Answer(f"id-{s.value}", s, "why") for s in AnswerState),
     )
+
+
+def mignode() -> Obj:
+    """The MigNode of such a node, with what is no part of the inventory."""
+    written = to_mignode(inventory(), transition_time="2026-01-01T00:00:00Z")
+    written["status"]["lastHeartbeatTime"] = "2026-01-01T00:00:00Z"
+    return written

@@ -16,8 +16,8 @@ import yaml
 from api.crds import mignode_definition
 from dra.gpu.inventory import AllocatorKind, AnswerState, InstanceState
 from dra.gpu.mignode import from_mignode, to_mignode
-from tests.failures.versions.differences import lost, narrowed, pruned, refused
-from tests.failures.versions.samples import inventory
+from tests.failures.versions.differences import absent, lost, narrowed, pruned, refused
+from tests.failures.versions.samples import mignode
 
 FROZEN = Path(__file__).parent / "frozen/0.1.0"
 WORDS = {
@@ -26,6 +26,10 @@ WORDS = {
     AnswerState: {"made", "failed", "refused", "expired"},
 }
 """Words of a MigNode that 0.1.0 knows; of the first two it refuses any other."""
+
+
+NOT_THE_PLUGINS = {".reservations", ".conditions[].observedGeneration"}
+"""Fields of the definition that the plugin does not write."""
 
 
 def frozen_mignode() -> dict[str, Any]:
@@ -57,9 +61,17 @@ def test_todays_definition_takes_whatever_the_last_one_took() -> None:
     assert pruned(frozen_mignode(), today) == frozen_mignode()
 
 
+def test_the_sample_of_todays_mignode_has_a_value_in_every_field() -> None:
+    """Else a new field is compared with nothing."""
+    known = schema(mignode_definition())["properties"]
+    written = mignode()
+    missing = {f for part in ("spec", "status") for f in absent([written[part]], known[part])}
+    assert missing - NOT_THE_PLUGINS == set(), "give them a value in samples.py beside this"
+
+
 def test_todays_mignode_is_kept_by_the_last_definition_and_read_from_it() -> None:
     """A program that is newer than the definition: what is dropped is new, and not needed."""
-    written = to_mignode(inventory(), transition_time="2026-01-01T00:00:00Z")
+    written = mignode()
     assert [*refused(written, frozen_schema())] == []
     kept = pruned(written, frozen_schema())
     frozen = frozen_mignode()

@@ -348,7 +348,7 @@ class Rig:
         wanted = pruned(told, _STATUS)
         for condition in [*status.get("conditions", []), *wanted["conditions"]]:
             condition.pop("lastTransitionTime", None)
-        earlier = {"resumed": status["resumed"]} if "resumed" in status else {}
+        earlier = {n: status[n] for n in ("resumed", "lastHeartbeatTime") if n in status}
         return bool(status == {**earlier, **wanted})
 
 

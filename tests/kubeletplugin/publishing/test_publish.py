@@ -102,6 +102,41 @@ def test_at_rest_nothing_is_written(rig: Rig) -> None:
     assert rig.http.writes == []
 
 
+@pytest.mark.parametrize("sick", ["looks hang", "a check fails"])
+def test_heartbeats_are_written_as_long_as_the_plugin_looks_and_serves(
+    make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch, sick: str
+) -> None:
+    monkeypatch.setattr(times, "HEARTBEAT_SECONDS", 0.2)
+    monkeypatch.setattr(times, "HEARTBEAT_CHECK_SECONDS", 0.05)
+    monkeypatch.setattr(times, "POLL_SECONDS", 0.1)
+    rig = make_rig()
+    rig.start()
+    assert rig.daemon is not None
+    publisher, pulse = rig.daemon.mignode, rig.telemetry.liveness.hardware
+
+    def beat() -> str:
+        return str(rig.mignode()["status"].get("lastHeartbeatTime", ""))
+
+    wait_for("a heartbeat", beat)
+    earlier = beat()
+    wait_for("the next one", lambda: beat() > earlier)
+    if sick == "looks hang":
+        rig.machine.inject(Fault(id="hang", function="nvmlDeviceGetMigMode", action="hang"))
+        monkeypatch.setattr(times, "LOOK_OVERDUE_SECONDS", 0.5)
+        wait_for("the hang", lambda: pulse.silence > 0.5)
+    else:
+        rig.telemetry.probes.live.add("test", lambda: "does not answer")
+    wait_for("the write to end", lambda: publisher._beat(0.0) == times.HEARTBEAT_CHECK_SECONDS)
+    last = beat()
+    for _ in range(3):
+        publisher.thread.notify()
+        wait_for("the wish to be taken", lambda: not publisher.thread._wake.is_set())
+    assert beat() == last
+    rig.machine.clear_faults()
+    rig.telemetry.probes.live.add("test", str)
+    wait_for("it to be back", lambda: beat() > last)
+
+
 def test_before_the_first_look_at_the_gpus_nothing_is_written(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
