@@ -91,7 +91,7 @@ def run_command(name: str, options: dict[str, Any], *, offline: bool) -> int:
     command = getattr(import_module(f"cli.commands.{module}"), function)
     try:
         if offline:
-            return int(command(out, **own))
+            return int(command(out, driver=options["driver_name"], **own))
         with _connected(options, out, seconds=options["request_timeout"]) as session:
             return int(command(session, **own))
     except CliError as error:

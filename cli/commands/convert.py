@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import yaml
 
@@ -16,15 +15,14 @@ from cli.linting.administration import (
 )
 from cli.linting.documents import Document, Level, Remark, read_files
 from cli.linting.nvidia import convert_claim
-from cli.linting.pods import PodSpec, pod_spec, remarks_of
+from cli.linting.pods import PodSpec, pods_of, remarks_of
 from cli.output import Exit, Output
-from dra.common.resources import Obj, ObjectKey
-from dra.gpu.names import DEFAULT_DRIVER
+from dra.common.resources import DEVICE_CLASSES, Obj, ObjectKey
 from dra.limits.others import Translation, translate
 from dra.limits.rewriting import rewritten, template
 
 
-def run(out: Output, *, file: Sequence[str]) -> int:
+def run(out: Output, *, file: Sequence[str], driver: str) -> int:
     """Print every object: pods that ask by limits with claims, other objects as they are.
 
     A file of mig-parted's is printed as a ConfigMap. A file by which the device plugin shares GPUs
@@ -33,7 +31,10 @@ def run(out: Output, *, file: Sequence[str]) -> int:
     objects: list[Obj] = []
     remarks: list[Remark] = []
     templates: dict[ObjectKey, None] = {}
-    for found in read_files(file):
+    everything = [*read_files(file)]
+    documents = [each for each in everything if isinstance(each, Document)]
+    classes = {each.name for each in documents if each.is_a(DEVICE_CLASSES)}
+    for found in everything:
         if isinstance(found, Remark):
             remarks.append(found)
             continue
@@ -44,15 +45,17 @@ def run(out: Output, *, file: Sequence[str]) -> int:
         elif is_plugin_config(found.obj):
             made, said = convert_plugin_config(found)
             remarks += said
-        elif (pod := pod_spec(found)) is None:
-            remarks += [*convert_claim(found), *convert_quota(found)]
         else:
-            translation = translate(pod.whole)
-            remarks += remarks_of(pod, translation)
-            if not translation.refused:
-                templates.update(dict.fromkeys(_convert(found, pod, translation)))
+            pods = pods_of(found)
+            remarks += pods.remarks
+            for pod in pods.specs:
+                translation = translate(pod.whole)
+                remarks += remarks_of(pod, translation)
+                if not translation.refused:
+                    templates.update(dict.fromkeys(_convert(found, pod, translation)))
+            remarks += [*convert_claim(found, driver, classes), *convert_quota(found)]
         objects.append(made)
-    objects = [*(_template(*key) for key in templates), *objects]
+    objects = [*(_template(*key, driver) for key in templates), *objects]
     _print(out, objects, remarks)
     return Exit.FINDING if any(r.level is Level.ERROR for r in remarks) else Exit.OK
 
@@ -72,10 +75,7 @@ def _print(out: Output, objects: Sequence[Obj], remarks: Sequence[Remark]) -> No
 def _convert(document: Document, pod: PodSpec, translation: Translation) -> Iterator[ObjectKey]:
     """Put the translated pod into its document; yields the templates that it needs."""
     before, after = translation.pod, rewritten(translation.pod)
-    holder: Any = document.obj
-    for step in pod.at[:-1]:
-        holder = holder[step]
-    holder.update({key: value for key, value in after.items() if value or key in holder})
+    pod.put(after)
     known = len(before["spec"].get("resourceClaims") or ())
     for entry in (after["spec"].get("resourceClaims") or ())[known:]:
         yield document.key[0], entry["resourceClaimTemplateName"]
@@ -88,8 +88,8 @@ def _config_map(layouts: Obj) -> Obj:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
 
 
-def _template(namespace: str, name: str) -> Obj:
+def _template(namespace: str, name: str, driver: str) -> Obj:
     """The template of this name, without the label by which the controller knows its own."""
-    made = template(name, namespace, driver=DEFAULT_DRIVER)
+    made = template(name, namespace, driver=driver)
     metadata = {"name": name, "namespace": namespace} if namespace else {"name": name}
     return {**made, "metadata": metadata}

@@ -7,24 +7,22 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 
 from cli.linting.administration import check_layouts, check_quota
-from cli.linting.claims import Manifests, check_claim, check_class, claim_spec
-from cli.linting.documents import Document, Level, Remark, read_files
-from cli.linting.pods import check_pod, pod_spec
+from cli.linting.claims import Manifests, check_claim, check_class
+from cli.linting.documents import Document, Level, Remark, read_files, text
+from cli.linting.pods import CLAIM_FIELDS, NOT_LOOKED_AT, PodSpec, check_pod, pods_of
 from cli.output import Exit, Output, counted
 from cli.session import evaluator, missing_module
 from dra.cel.kinds import Kinds
 
 
-def run(out: Output, *, file: Sequence[str], strict: bool, hints: bool) -> int:
+def run(out: Output, *, file: Sequence[str], strict: bool, hints: bool, driver: str) -> int:
     """Check all files together, so that pods find the claims that they name."""
     found = [*read_files(file)]
     documents = [each for each in found if isinstance(each, Document)]
     remarks = [each for each in found if isinstance(each, Remark)]
     with ExitStack() as stack:
         kinds = None if missing_module() else Kinds(stack.enter_context(evaluator()))
-        claims = {(d.kind, d.key): spec for d in documents if (spec := claim_spec(d)) is not None}
-        classes = {d.name: d for d in documents if d.kind == "DeviceClass"}
-        remarks += _check(documents, Manifests(classes, claims, kinds))
+        remarks += _check(documents, kinds, driver)
     remarks.sort(key=lambda r: (r.file, r.line, r.field))
     counts = Counter(r.level for r in remarks)
     if out.is_json:
@@ -39,15 +37,23 @@ def run(out: Output, *, file: Sequence[str], strict: bool, hints: bool) -> int:
         if counts[Level.HINT] and not hints:
             shown[-1] += " (see --hints)"
         said = ", ".join(shown) or out.good("nothing to remark")
+        if aside := sum(remark.message == NOT_LOOKED_AT for remark in remarks):
+            said += f"; not looked at, or in part: {aside}"
         out.line(f"{counted(len(documents), 'object')}: {said}")
     bad = counts[Level.ERROR] + (counts[Level.WARNING] if strict else 0)
     return Exit.FINDING if bad else Exit.OK
 
 
-def _check(documents: Sequence[Document], known: Manifests) -> Iterator[Remark]:
-    pods = [pod for d in documents if (pod := pod_spec(d)) is not None]
-    for document in known.classes.values():
-        yield from check_class(document, known)
+def _check(documents: Sequence[Document], kinds: Kinds | None, driver: str) -> Iterator[Remark]:
+    known = Manifests({}, {}, kinds, driver)
+    pods: list[PodSpec] = []
+    for document in documents:
+        found = pods_of(document)
+        pods += found.specs
+        yield from found.remarks
+        yield from known.add(document)
+    for each in known.classes.values():
+        yield from check_class(each, known)
     for spec in known.claims.values():
         yield from check_claim(spec, known)
     for pod in pods:
@@ -55,8 +61,9 @@ def _check(documents: Sequence[Document], known: Manifests) -> Iterator[Remark]:
     for document in documents:
         yield from check_layouts(document)
         yield from check_quota(document)
-    named = {key for pod in pods for entry in pod.entries for key in entry.refers}
-    for key, spec in known.claims.items():
-        if pods and key not in named:
+    places = [place for document in documents for _, place in document.mappings]
+    named = {text(place, field) for place in places for field in CLAIM_FIELDS}
+    for spec in known.claims.values():
+        if pods and spec.document.name not in named:
             message = "no pod in these files names it: claims are allocated for pods"
             yield spec.document.remark(Level.WARNING, ("metadata", "name"), message)

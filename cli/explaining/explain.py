@@ -20,8 +20,8 @@ from dra.claims.reasons import Reason
 from dra.claims.wants import ClaimWants
 from dra.common.resources import Obj, ObjectKey, at
 from dra.gpu.inventory import AllocatorKind
-from dra.limits.asks import CORES, GPUS, MEMORY
-from dra.limits.others import GPUS_ALONE
+from dra.limits.asks import CORES, GPUS, MEMORY, is_zero
+from dra.limits.others import GPUS_ALONE, renamed
 from dra.pods.pods import Pod, with_claim
 
 _NOT_MADE = "FailedResourceClaimCreation"
@@ -253,13 +253,17 @@ def _asked_by_limits(pod: Pod) -> Mapping[str, str]:
         name: str(number)
         for container in containers
         for name, number in at(container, "resources", "limits", default={}).items()
-        if name == GPUS or name.startswith((_PROFILE_LIMIT, MEMORY, CORES))
+        if (name == GPUS or name.startswith((_PROFILE_LIMIT, MEMORY, CORES)) or renamed(name))
+        and not is_zero(number)
     }
 
 
 def _about_limits(limits: Mapping[str, str], facts: ClusterFacts) -> Finding:
     """Finding about a pod that asks by limits and has no claim."""
     asked = ", ".join(f"{name}: {number}" for name, number in sorted(limits.items()))
+    if others := [f"{new} for {name}" for name in sorted(limits) if (new := renamed(name))]:
+        there = f"nothing here serves names of other systems: write {', '.join(others)}"
+        return finding(Why.BY_LIMITS, f"the pod has no resource claim but {asked}: {there}")
     if set(limits) == {GPUS}:
         return Finding(Why.BY_LIMITS, f"the pod has no resource claim but {asked}: {GPUS_ALONE}")
     nodes = [

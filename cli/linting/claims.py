@@ -2,28 +2,57 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from api import config as opaque
 from api.errors import InvalidObjectError
-from cli.linting.documents import Document, Level, Path, Remark, entries, mapping, text
+from cli.linting.documents import (
+    Document,
+    Level,
+    Path,
+    Remark,
+    entries,
+    mapping,
+    text,
+    without_nulls,
+)
+from cli.linting.nvidia import becomes
+from cli.linting.products import known_gpus
+from cli.linting.shapes import Class, Devices, misshapen
 from dra.cel.kinds import Kinds
 from dra.cel.questions import CostlySelectorError, SelectorError
-from dra.claims.claims import Request, read_requests
-from dra.claims.classes import PROFILE_CLASS, names_driver, read_quota
+from dra.claims.claims import Claim, Request, read_requests
+from dra.claims.classes import (
+    PROFILE_CLASS,
+    DeviceClass,
+    generated_classes,
+    meant_ours,
+    names_driver,
+    no_such_class,
+    read_class,
+    read_quota,
+)
+from dra.claims.reader import Reader
+from dra.claims.reasons import Obstacle, Reason
 from dra.claims.requests import RequestedSettings
-from dra.gpu.names import DEFAULT_DRIVER
+from dra.common.resources import DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
+from dra.gpu.inventory import ClaimRef, Inventory
+from dra.gpu.names import NVIDIA_DRIVER
 
 _COMPUTE_SLICES = 7
 """Compute slices of every GPU with MIG but the A30, which has 4."""
 
-_AT: Mapping[str, Path] = {
-    "ResourceClaim": ("spec", "devices"),
-    "ResourceClaimTemplate": ("spec", "spec", "devices"),
-}
+_AT = (
+    (RESOURCE_CLAIMS, ("spec", "devices")),
+    (RESOURCE_CLAIM_TEMPLATES, ("spec", "spec", "devices")),
+)
+_VERSIONS = re.compile(r"driverVersion|cudaDriverVersion")
+"""Attributes of nodes, not of products."""
 
 Key = tuple[str, tuple[str, str]]
 """Kind, namespace and name of a claim or template."""
@@ -47,23 +76,112 @@ class ClaimSpec:
         """The requests that can be read; the API server refuses the others."""
         found: list[Request] = []
         for _, entry in entries(self.devices, "requests"):
-            try:
-                found += read_requests([entry])
-            except (KeyError, TypeError, AttributeError):
-                continue
+            flat = "deviceClassName" in entry  # as in v1beta1
+            with suppress(KeyError):
+                found += read_requests([{**entry, "exactly": entry} if flat else entry])
         return tuple(found)
 
+    @property
+    def claim(self) -> Claim:
+        """The claim as the controller would read it."""
+        constraints, config = (tuple(self.devices.get(f) or ()) for f in ("constraints", "config"))
+        ref = ClaimRef(*self.document.key, "")
+        return Claim(ref, "", self.understood, constraints, config)
 
-@dataclass(frozen=True, slots=True)
+    @property
+    def class_names(self) -> list[str]:
+        """The names of the classes that it asks for, without doublets."""
+        choices = (choice for request in self.understood for choice in request.choices)
+        return [*dict.fromkeys(choice.class_name for choice in choices if choice.class_name)]
+
+
+@dataclass(frozen=True)
 class Manifests:
     """The objects of all files, which refer to each other.
 
-    ``kinds``: evaluates selectors of classes; without it nothing is said about these.
+    ``kinds``: evaluates selectors; without it nothing is said about these.
     """
 
-    classes: Mapping[str, Document]
-    claims: Mapping[Key, ClaimSpec]
+    classes: dict[str, Document]
+    claims: dict[Key, ClaimSpec]
     kinds: Kinds | None
+    driver: str
+
+    def add(self, document: Document) -> Iterator[Remark]:
+        """Take a claim, template or class; yields the remark about one of a wrong shape."""
+        if (spec := claim_spec(document)) is not None:
+            if remark := misshapen(document, spec.at, spec.devices, Devices):
+                yield remark
+            else:
+                self.claims[document.kind, document.key] = spec
+        elif document.is_a(DEVICE_CLASSES):
+            if remark := misshapen(document, (), document.obj, Class):
+                yield remark
+            elif document.name:
+                self.classes[document.name] = document
+
+    @cached_property
+    def device_classes(self) -> dict[str, DeviceClass]:
+        """The classes of the files, and those that the controller would generate."""
+        named = {name for spec in self.claims.values() for name in spec.class_names}
+        profiles = {p.name for g in self._gpus.gpus if g.geometry for p in g.geometry.profiles}
+        profiles |= {
+            name.removeprefix("mig-").replace("gb.", "gb+")
+            for name in named
+            if PROFILE_CLASS.fullmatch(name)
+        }
+        made = [
+            *generated_classes(self.driver, profiles),
+            *(without_nulls(d.obj) for d in self.classes.values()),
+        ]
+        return {text(obj["metadata"], "name"): read_class(obj, self.driver) for obj in made}
+
+    @cached_property
+    def _gpus(self) -> Inventory:
+        return known_gpus(self.driver)
+
+    def is_ours(self, spec: ClaimSpec) -> bool:
+        """True if all classes of a claim are known, and select devices of this driver alone."""
+        return bool(spec.class_names) and all(map(self.selects_ours, spec.class_names))
+
+    def selects_ours(self, class_name: str) -> bool:
+        """True if a class is known, and selects devices of this driver alone."""
+        found = self.device_classes.get(class_name)
+        if found is None or not found.names_us or self.kinds is None:
+            return found is not None and found.names_us
+        try:
+            return not self.kinds.selects_others(found.selectors, self.driver)
+        except SelectorError:
+            return True
+
+    def read(self, spec: ClaimSpec) -> Obstacle | None:
+        """The obstacle that the controller would tell of a claim, as far as it needs no cluster."""
+        if self.kinds is None:
+            return None
+        found = self._reader(self.kinds).read(spec.claim)
+        return found if isinstance(found, Obstacle) else None
+
+    def unmatched(self, request: Request) -> str:
+        """Why a request of ours selects no device of any product; empty if it may select one."""
+        if self.kinds is None or not self._gpus.gpus:
+            return ""
+        reader, claim = self._reader(self.kinds), Claim(ClaimRef("", "", ""), "", (request,))
+        for wanted in reader.expressions(claim):
+            if self.kinds.tells_gpus_apart(wanted) or any(map(_VERSIONS.search, wanted)):
+                continue
+            kinds = [self.kinds.of(gpu, self._gpus) for gpu in self._gpus.gpus]
+            found = [self.kinds.match_kind(wanted, kind) for kind in kinds]
+            if not any(match.offers or match.costly for match in found):
+                products = len({kind.product_name for kind in kinds})
+                error = next((f" ({match.error})" for match in found if match.error), "")
+                return (
+                    f"it selects no device of the {products} products that are known here{error}, "
+                    "and waits unless your GPUs are others: compare kubectl mig profiles"
+                )
+        return ""
+
+    def _reader(self, kinds: Kinds) -> Reader:
+        return Reader(self.driver, kinds, self.device_classes)
 
     def sharing(self, spec: ClaimSpec) -> RequestedSettings:
         """The sharing that a claim asks for, as far as these files tell."""
@@ -72,20 +190,20 @@ class Manifests:
             found = self.classes.get(name)
             return _opaque(mapping(found.obj, "spec")) if found is not None else ()
 
-        return RequestedSettings(_opaque(spec.devices), of_class, DEFAULT_DRIVER)
+        return RequestedSettings(_opaque(spec.devices), of_class, self.driver)
 
 
 def claim_spec(document: Document) -> ClaimSpec | None:
     """The claim in a document, if it is one."""
-    at = _AT.get(document.kind)
+    at: Path | None = next((path for kind, path in _AT if document.is_a(kind)), None)
     if at is None:
         return None
-    return ClaimSpec(document, at, mapping(document.obj, *(str(k) for k in at)))
+    return ClaimSpec(document, at, without_nulls(mapping(document.obj, *map(str, at))))
 
 
 def check_class(document: Document, known: Manifests) -> Iterator[Remark]:
     """Findings about a DeviceClass: its quota, its configuration, the drivers that it selects."""
-    quota = read_quota(document.obj, DEFAULT_DRIVER)
+    quota = read_quota(document.obj, known.driver)
     if quota is not None and quota.fault:
         message = f"nothing of the class is allocated: {quota.fault}"
         yield document.remark(Level.ERROR, ("metadata", "annotations"), message)
@@ -94,26 +212,27 @@ def check_class(document: Document, known: Manifests) -> Iterator[Remark]:
     if message := _selects_others(texts, known):
         yield document.remark(Level.WARNING, ("spec", "selectors"), message)
     for index, entry in entries(spec, "config"):
-        yield from _check_config(document, ("spec", "config", index), entry)
+        yield from _check_config(document, ("spec", "config", index), entry, known.driver)
+    yield from _of_nvidia(document, known)
 
 
 def _selects_others(texts: tuple[str, ...], known: Manifests) -> str:
-    if known.kinds is None or not any(names_driver(text, DEFAULT_DRIVER) for text in texts):
+    if known.kinds is None or not any(names_driver(text, known.driver) for text in texts):
         return ""
     try:
-        if not known.kinds.selects_others(texts, DEFAULT_DRIVER):
+        if not known.kinds.selects_others(texts, known.driver):
             return ""
     except CostlySelectorError as error:
         return (
             "it cannot be found out whether it selects devices of other drivers too, and so this "
             f"driver leaves its claims alone: {error}; begin its selector with device.driver == "
-            f"'{DEFAULT_DRIVER}' &&, or write it simpler"
+            f"'{known.driver}' &&, or write it simpler"
         )
     except SelectorError:  # it does not compile: the API server refuses it
         return ""
     return (
         "it selects devices of other drivers too: kube-scheduler serves its claims, and this "
-        f"driver leaves them alone; have it select device.driver == '{DEFAULT_DRIVER}' alone"
+        f"driver leaves them alone; have it select device.driver == '{known.driver}' alone"
     )
 
 
@@ -121,10 +240,46 @@ def check_claim(spec: ClaimSpec, known: Manifests) -> Iterator[Remark]:
     """Findings about a claim or template that neither API server nor controller tells at once."""
     yield from _together(spec)
     for index, entry in entries(spec.devices, "config"):
-        yield from _check_config(spec.document, (*spec.at, "config", index), entry)
+        yield from _check_config(spec.document, (*spec.at, "config", index), entry, known.driver)
+    yield from _of_nvidia(spec.document, known)
+    yield from _classes(spec, known)
     with suppress(InvalidObjectError):  # told with the configuration itself
         if problem := known.sharing(spec).problem(spec.understood):
             yield spec.document.remark(Level.ERROR, (*spec.at, "config"), problem)
+
+
+def _of_nvidia(document: Document, known: Manifests) -> Iterator[Remark]:
+    """Findings about a claim or class for NVIDIA's DRA driver."""
+    if known.driver != NVIDIA_DRIVER:
+        yield from becomes(document, known.driver, known.classes)
+
+
+def _classes(spec: ClaimSpec, known: Manifests) -> Iterator[Remark]:
+    """Findings about the classes and selectors of a claim, where one of them is this driver's."""
+    document, where = spec.document, (*spec.at, "requests")
+    names = spec.class_names
+    for name in names:
+        if name not in known.device_classes and meant_ours(name):
+            yield document.remark(Level.ERROR, where, no_such_class(name, known.device_classes))
+            return
+    ours = [name for name in names if known.selects_ours(name)]
+    others = [name for name in names if name not in ours]
+    if ours and others:
+        message = (
+            f"class {ours[0]!r} is of this driver, and {others[0]!r} is not: nobody allocates such "
+            "a claim; put them into separate claims"
+        )
+        yield document.remark(Level.ERROR, where, message)
+    if not ours or others:
+        return
+    if found := known.read(spec):
+        if found.reason is not Reason.BAD_CONFIG:  # told with its line
+            yield document.remark(Level.ERROR, where, found.message)
+        return
+    for index, request in enumerate(spec.understood):
+        reasons = [known.unmatched(choice) for choice in request.choices]
+        if all(reasons):
+            yield document.remark(Level.WARNING, (*where, index), reasons[0])
 
 
 def _together(spec: ClaimSpec) -> Iterator[Remark]:
@@ -147,9 +302,11 @@ def _together(spec: ClaimSpec) -> Iterator[Remark]:
             )
 
 
-def _check_config(document: Document, path: Path, entry: dict[str, Any]) -> Iterator[Remark]:
+def _check_config(
+    document: Document, path: Path, entry: dict[str, Any], driver: str
+) -> Iterator[Remark]:
     """Finding about a faulty opaque configuration, if it is for this driver."""
-    if text(mapping(entry, "opaque"), "driver") != DEFAULT_DRIVER:
+    if text(mapping(entry, "opaque"), "driver") != driver:
         return
     try:
         parameters = mapping(entry, "opaque").get("parameters")

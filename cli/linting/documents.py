@@ -12,8 +12,11 @@ from typing import Any
 import yaml
 
 from cli.output import CliError, Exit
+from dra.common.resources import Resource
 
 _SUFFIXES = (".yaml", ".yml", ".json")
+_MOST_VALUES, _DEEPEST = 500_000, 60
+"""Bounds on a document once its aliases are written out: more than any object in a cluster has."""
 
 Path = tuple[str | int, ...]
 """The way to a field: keys and indexes."""
@@ -64,6 +67,23 @@ class Document:
         """Its kind; empty if it has none."""
         return str(self.obj.get("kind") or "")
 
+    def is_a(self, resource: Resource) -> bool:
+        """True for an object of the resource's kind and group, in any version of it."""
+        group, separator, _ = text(self.obj, "apiVersion").partition("/")
+        return (self.kind, group if separator else "") == (resource.kind, resource.group)
+
+    @property
+    def mappings(self) -> Iterator[tuple[Path, dict[str, Any]]]:
+        """Every mapping in it with its path, outer ones first."""
+        waiting: list[tuple[Path, Any]] = [((), self.obj)]
+        while waiting:
+            path, value = waiting.pop()
+            if isinstance(value, dict):
+                yield path, value
+                waiting += [((*path, key), value[key]) for key in reversed(value)]
+            elif isinstance(value, list):
+                waiting += [((*path, n), value[n]) for n in reversed(range(len(value)))]
+
     @property
     def name(self) -> str:
         """Its name; empty if it has none."""
@@ -110,17 +130,21 @@ def read_files(names: Sequence[str]) -> Iterator[Document | Remark]:
             raise CliError(Exit.NOT_FOUND, f"{name} cannot be read: {error}") from error
 
 
-def _read(file: str, text: str) -> Iterator[Document | Remark]:
+def _read(file: str, content: str) -> Iterator[Document | Remark]:
     try:
-        for node in list(yaml.compose_all(text, Loader=yaml.SafeLoader)):
+        for node in list(yaml.compose_all(content, Loader=yaml.SafeLoader)):
             constructor = yaml.SafeLoader("")
-            obj = constructor.construct_document(node)
+            try:
+                obj = _plain(constructor.construct_document(node), [_MOST_VALUES], depth=0)
+            except ValueError as error:  # of a date that is none, too
+                yield Remark(Level.ERROR, file, node.start_mark.line + 1, "", "", str(error))
+                continue
             if obj is None:
                 continue  # what templates leave behind between two separators
             if not isinstance(obj, dict):
                 line = node.start_mark.line + 1
                 yield Remark(Level.ERROR, file, line, "", "", "it is no Kubernetes object")
-            elif obj.get("kind") == "List":
+            elif text(obj, "kind").endswith("List") and isinstance(obj.get("items"), list):
                 items = _child(node, "items")
                 for number, item in entries(obj, "items"):
                     found = _child(items[1], number) if items else None
@@ -128,10 +152,38 @@ def _read(file: str, text: str) -> Iterator[Document | Remark]:
                         yield Document(file, item, found[1])
             else:
                 yield Document(file, obj, node)
+    except RecursionError:
+        yield Remark(Level.ERROR, file, 1, "", "", "it is nested too deeply to be read")
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or str(error)
-        yield Remark(Level.ERROR, file, mark.line + 1 if mark else 1, "", "", f"no YAML: {problem}")
+        template = "; render a template first (helm template)" if "{{" in content else ""
+        message = f"no YAML: {problem}{template}"
+        yield Remark(Level.ERROR, file, mark.line + 1 if mark else 1, "", "", message)
+
+
+def _plain(value: Any, left: list[int], *, depth: int) -> Any:
+    """``value`` as JSON has it: aliases written out, keys as texts; ``left`` counts values down.
+
+    Raises:
+        ValueError: it refers to itself, or is too large or too deep.
+    """
+    left[0] -= 1
+    if left[0] < 0 or depth > _DEEPEST:
+        raise ValueError("it refers to itself, or is larger or deeper than any Kubernetes object")
+    if isinstance(value, dict):
+        return {str(key): _plain(value[key], left, depth=depth + 1) for key in value}
+    if isinstance(value, list | tuple | set):
+        return [_plain(each, left, depth=depth + 1) for each in value]
+    known = value is None or isinstance(value, str | int | float)
+    return value if known else str(value)
+
+
+def without_nulls(value: Any) -> Any:
+    """``value`` without the fields that are null, which count as absent."""
+    if isinstance(value, dict):
+        return {key: without_nulls(each) for key, each in value.items() if each is not None}
+    return [*map(without_nulls, value)] if isinstance(value, list) else value
 
 
 def dotted(path: Path) -> str:

@@ -5,30 +5,65 @@ Fields: ``api/nvidia.com/resource/v1beta1`` and ``demo/specs`` of NVIDIA/k8s-dra
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from copy import deepcopy
+from dataclasses import replace
 from typing import Any, Final
 
 from api.config import translated
 from api.errors import InvalidObjectError
 from cli.linting.documents import Document, Level, Path, Remark, entries, mapping, text
-from dra.claims.classes import ANY_SLICE_CLASS, GPU_CLASS
-from dra.common.resources import Obj
-from dra.gpu.names import DEFAULT_DRIVER
+from cli.linting.shapes import Class, Devices, misshapen
+from dra.claims.classes import (
+    ANY_SLICE_CLASS,
+    GPU_CLASS,
+    NVIDIA_GPU_CLASS,
+    NVIDIA_SLICE_CLASS,
+    SHARE_CLASS,
+    SLICE_SHARE_CLASS,
+)
+from dra.common.resources import (
+    DEVICE_CLASSES,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    Obj,
+)
+from dra.gpu.names import NVIDIA_DRIVER as DRIVER
 
-DRIVER: Final = "gpu.nvidia.com"
-_CLASSES: Final = {DRIVER: GPU_CLASS, "mig.nvidia.com": ANY_SLICE_CLASS}
-_DEVICES: Final[dict[str, Path]] = {
-    "ResourceClaim": ("spec", "devices"),
-    "ResourceClaimTemplate": ("spec", "spec", "devices"),
-    "DeviceClass": ("spec",),
+_CLASSES: Final = {
+    NVIDIA_GPU_CLASS: (GPU_CLASS, SHARE_CLASS),
+    NVIDIA_SLICE_CLASS: (ANY_SLICE_CLASS, SLICE_SHARE_CLASS),
 }
+"""By class there, the class here of a device that one claim has alone, and of a share of one."""
+_DEVICES: Final = (
+    (RESOURCE_CLAIMS, ("spec", "devices"), Devices),
+    (RESOURCE_CLAIM_TEMPLATES, ("spec", "spec", "devices"), Devices),
+    (DEVICE_CLASSES, ("spec",), Class),
+)
 
 
-def convert_claim(document: Document) -> Iterator[Remark]:
-    """Change a claim, template or class for NVIDIA's DRA driver, in place, to one of ours."""
-    at = _DEVICES.get(document.kind)
-    if at is None:
+def becomes(document: Document, driver: str, classes: Collection[str]) -> Iterator[Remark]:
+    """What a claim or class for NVIDIA's DRA driver becomes, and what of it has no counterpart."""
+    made = replace(document, obj=deepcopy(document.obj))
+    remarks = [*convert_claim(made, driver, classes)]
+    if remarks or made.obj != document.obj:
+        message = (
+            "it is for NVIDIA's DRA driver, and this one leaves it alone; kubectl mig convert "
+            "prints it for this one"
+        )
+        yield document.remark(Level.WARNING, ("spec",), message)
+        yield from (each for each in remarks if each.level is not Level.HINT)
+
+
+def convert_claim(document: Document, driver: str, classes: Collection[str]) -> Iterator[Remark]:
+    """Change a claim, template or class for NVIDIA's DRA driver, in place, to one of ``driver``.
+
+    ``classes``: names of the DeviceClasses that are converted with it.
+    """
+    found = next(((at, shape) for kind, at, shape in _DEVICES if document.is_a(kind)), None)
+    if found is None:
         return
+    at, shape = found
     if text(document.obj, "apiVersion").startswith("resource.k8s.io/v1alpha"):
         message = (
             "classes and parameters of drivers left Kubernetes with 1.32: write requests as in "
@@ -36,16 +71,24 @@ def convert_claim(document: Document) -> Iterator[Remark]:
         )
         yield document.remark(Level.ERROR, ("apiVersion",), message)
         return
-    devices = mapping(document.obj, *(str(step) for step in at))
+    devices = mapping(document.obj, *at)
+    whole, around = (document.obj, ()) if shape is Class else (devices, at)
+    if remark := misshapen(document, around, whole, shape):
+        yield remark
+        return
     _nest(document.obj, devices)
-    _convert_constraints(devices)
-    yield from _convert_requests(document, at, devices)
-    if document.kind == "DeviceClass":
-        yield from _convert_selectors(document, at, devices)
+    _convert_constraints(devices, driver)
+    for index, request in entries(devices, "requests"):
+        path: Path = (*at, "requests", index)
+        for body in (request.get("exactly"), *(a for _, a in entries(request, "firstAvailable"))):
+            if isinstance(body, dict):
+                yield from _convert_body(document, path, body, driver, classes)
+    if shape is Class:
+        yield from _convert_selectors(document, at, devices, driver)
     for index, entry in entries(devices, "config"):
         opaque = mapping(entry, "opaque")
         if text(opaque, "driver") == DRIVER:
-            yield from _convert_config(document, (*at, "config", index, "opaque"), opaque)
+            yield from _convert_config(document, (*at, "config", index, "opaque"), opaque, driver)
 
 
 def _nest(obj: Obj, devices: dict[str, Any]) -> None:
@@ -63,40 +106,61 @@ def _nest(obj: Obj, devices: dict[str, Any]) -> None:
         }
 
 
-def _convert_requests(document: Document, at: Path, devices: dict[str, Any]) -> Iterator[Remark]:
-    for index, request in entries(devices, "requests"):
-        path: Path = (*at, "requests", index)
-        bodies = [request.get("exactly"), *(a for _, a in entries(request, "firstAvailable"))]
-        for body in bodies:
-            if isinstance(body, dict):
-                yield from _convert_body(document, path, body)
-
-
-def _convert_constraints(devices: dict[str, Any]) -> None:
+def _convert_constraints(devices: dict[str, Any], driver: str) -> None:
     for _, constraint in entries(devices, "constraints"):
         for field in ("matchAttribute", "distinctAttribute"):
             domain, _, attribute = text(constraint, field).partition("/")
             if domain == DRIVER:
-                constraint[field] = f"{DEFAULT_DRIVER}/{attribute}"
+                constraint[field] = f"{driver}/{attribute}"
 
 
-def _convert_body(document: Document, path: Path, body: dict[str, Any]) -> Iterator[Remark]:
+def _convert_body(
+    document: Document, path: Path, body: dict[str, Any], driver: str, classes: Collection[str]
+) -> Iterator[Remark]:
     name = text(body, "deviceClassName")
     if name in _CLASSES:
-        body["deviceClassName"] = _CLASSES[name]
-    elif name.endswith(".nvidia.com"):
-        message = (
-            f"class {name!r} has no counterpart here; there are: {', '.join(_CLASSES.values())}"
-        )
+        alone, share = _CLASSES[name]
+        body["deviceClassName"] = alone
+        amounts = mapping(body, "capacity", "requests")
+        for key in [*amounts]:
+            domain, _, capacity = key.rpartition("/")
+            if domain == DRIVER:
+                amounts[f"{driver}/{capacity}"] = amounts.pop(key)
+            if domain in ("", DRIVER) and capacity in ("memory", "shares"):
+                body["deviceClassName"] = share
+                yield document.remark(Level.WARNING, path, _of_share(share))
+            if domain in ("", DRIVER) and capacity == "shares":
+                count = amounts.pop(f"{driver}/{capacity}" if domain else key)
+                if str(count) != "1":
+                    message = f"a claim has one share of a device, not {count}: say memory or cores"
+                    yield document.remark(Level.ERROR, path, message)
+        if body["deviceClassName"] == GPU_CLASS:
+            message = (
+                "a GPU for this claim alone; where NVIDIA's driver shares them by "
+                f"--consumable-shares, write class {share}"
+            )
+            yield document.remark(Level.HINT, path, message)
+    elif name.endswith(".nvidia.com") and name not in classes:
+        known = ", ".join(alone for alone, _ in _CLASSES.values())
+        message = f"class {name!r} has no counterpart here; there are: {known}"
         yield document.remark(Level.ERROR, (*path, "deviceClassName"), message)
-    yield from _convert_selectors(document, path, body)
+    yield from _convert_selectors(document, path, body, driver)
 
 
-def _convert_selectors(document: Document, path: Path, body: dict[str, Any]) -> Iterator[Remark]:
+def _of_share(share: str) -> str:
+    return (
+        f"it asks for a part of a device (--consumable-shares) and becomes class {share}, which "
+        "nodes with shares have; for a device alone take capacity away"
+    )
+
+
+def _convert_selectors(
+    document: Document, path: Path, body: dict[str, Any], driver: str
+) -> Iterator[Remark]:
     for index, selector in entries(body, "selectors"):
         cel = mapping(selector, "cel")
         if DRIVER in text(cel, "expression"):
-            cel["expression"] = text(cel, "expression").replace(DRIVER, DEFAULT_DRIVER)
+            cel["expression"] = text(cel, "expression").replace(DRIVER, driver)
             message = (
                 "the driver's name is exchanged; whether this driver's devices have these "
                 "attributes shows kubectl mig lint"
@@ -104,7 +168,9 @@ def _convert_selectors(document: Document, path: Path, body: dict[str, Any]) -> 
             yield document.remark(Level.HINT, (*path, "selectors", index, "cel"), message)
 
 
-def _convert_config(document: Document, path: Path, opaque: dict[str, Any]) -> Iterator[Remark]:
+def _convert_config(
+    document: Document, path: Path, opaque: dict[str, Any], driver: str
+) -> Iterator[Remark]:
     parameters = mapping(opaque, "parameters")
     try:
         made = translated(parameters)
@@ -115,4 +181,4 @@ def _convert_config(document: Document, path: Path, opaque: dict[str, Any]) -> I
     if "sharing" in parameters and "sharing" not in made:
         message = "TimeSlicing has no effect on slices there, and none here: it is left out"
         yield document.remark(Level.WARNING, (*path, "parameters", "sharing"), message)
-    opaque |= {"driver": DEFAULT_DRIVER, "parameters": made}
+    opaque |= {"driver": driver, "parameters": made}

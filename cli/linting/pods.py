@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from cli.linting.claims import ClaimSpec, Key, Manifests
 from cli.linting.documents import Document, Level, Path, Remark, entries, mapping, text
+from cli.linting.shapes import Pod, misshapen
 from dra.claims.claims import Use, crowded, find_crowd
-from dra.gpu.names import DEFAULT_DRIVER, finalizer
+from dra.gpu.names import finalizer
 from dra.gpu.shares import HAMI_CORE, ONE_CONTAINER
-from dra.limits.others import Translation, translate
+from dra.limits.asks import GPUS, MEMORY, is_profile, is_zero
+from dra.limits.others import Translation, renamed, translate
+from dra.limits.rewriting import is_template_name, opt_in_label
 
-_GATE = finalizer(DEFAULT_DRIVER)
-_TEMPLATES: Mapping[str, Path] = {
-    "Pod": ("spec",),
-    "PodTemplate": ("template", "spec"),
-    "Deployment": ("spec", "template", "spec"),
-    "StatefulSet": ("spec", "template", "spec"),
-    "ReplicaSet": ("spec", "template", "spec"),
-    "DaemonSet": ("spec", "template", "spec"),
-    "Job": ("spec", "template", "spec"),
-    "CronJob": ("spec", "jobTemplate", "spec", "template", "spec"),
-}
-_KINDS = {
+_KUBERNETES = ("v1", "apps/v1", "batch/v1")
+"""Versions whose objects the API server takes only if their pods have the right shape."""
+_COPIES = ("replicas", "parallelism", "size")
+"""Fields by which an object, or a part of it, has several pods of one template."""
+CLAIM_FIELDS = {
     "resourceClaimName": "ResourceClaim",
     "resourceClaimTemplateName": "ResourceClaimTemplate",
 }
@@ -57,10 +54,37 @@ class PodSpec:
     @property
     def whole(self) -> dict[str, Any]:
         """``metadata`` and ``spec`` of the pod, or template of pods, that has this spec."""
-        holder: Any = self.document.obj
-        for step in self.at[:-1]:
-            holder = holder[step]
-        return {"metadata": mapping(holder, "metadata"), "spec": self.spec}
+        return {"metadata": mapping(self._holder, "metadata"), "spec": self.spec}
+
+    @property
+    def _holder(self) -> dict[str, Any]:
+        """What has the spec in its field ``spec``; empty where the spec stands in another field."""
+        return self.around[-2] if self.at[-1:] == ("spec",) else {}
+
+    @property
+    def around(self) -> list[Any]:
+        """The values around the spec, from the object to the spec itself."""
+        found: list[Any] = [self.document.obj]
+        for step in self.at:
+            found.append(found[-1][step])
+        return found
+
+    @property
+    def copies(self) -> int:
+        """Number of the pods that are made of this spec, as far as its object says."""
+        numbers = (mapping(each).get(field) for each in self.around for field in _COPIES)
+        return math.prod(n for n in numbers if type(n) is int)
+
+    def place(self, path: Path) -> Path:
+        """Where the field at a path of :attr:`whole` stands in the document."""
+        return (*self.at, *path[1:]) if path[0] == "spec" else (*self.at[:-1], *path)
+
+    def put(self, pod: dict[str, Any]) -> None:
+        """Put ``metadata`` and ``spec`` of a pod in the place of these."""
+        if holder := self._holder:
+            holder.update({key: value for key, value in pod.items() if value or key in holder})
+        else:
+            self.spec.update(pod["spec"])
 
     @property
     def entries(self) -> list[_Entry]:
@@ -70,7 +94,7 @@ class PodSpec:
             _Entry(
                 (*self.at, "resourceClaims", index),
                 text(entry, "name"),
-                [(k, (namespace, n)) for f, k in _KINDS.items() if (n := text(entry, f))],
+                [(k, (namespace, n)) for f, k in CLAIM_FIELDS.items() if (n := text(entry, f))],
             )
             for index, entry in entries(self.spec, "resourceClaims")
         ]
@@ -90,12 +114,64 @@ class PodSpec:
                 yield _Using(path, text(container, "name"), used)
 
 
-def pod_spec(document: Document) -> PodSpec | None:
-    """The pod in a document, if it has one."""
-    at = _TEMPLATES.get(document.kind)
-    if at is None:
-        return None
-    return PodSpec(document, at, mapping(document.obj, *(str(k) for k in at)))
+@dataclass(frozen=True, slots=True)
+class Pods:
+    """The specs of pods in a document, and remarks about those that cannot be judged."""
+
+    specs: tuple[PodSpec, ...]
+    remarks: tuple[Remark, ...]
+
+
+def pods_of(document: Document) -> Pods:
+    """The pods in a document, by their shape: whatever has ``containers`` is the spec of one.
+
+    Custom resources have them in places of their own.
+    """
+    specs: list[PodSpec] = []
+    remarks: list[Remark] = []
+    aside: list[Path] = []
+    known = text(document.obj, "apiVersion") in _KUBERNETES
+    for path, value in document.mappings:
+        if path[:1] == ("status",) or any(path[: len(p.at)] == p.at for p in specs):
+            continue
+        if _has_containers(value):
+            pod = PodSpec(document, path, value)
+            remark = misshapen(document, path[:-1], pod.whole, Pod)
+            if remark is None:
+                specs.append(pod)
+            elif known:
+                remarks.append(remark)
+            else:
+                aside.append(path)
+        elif _asks(path, value):
+            aside.append(path)
+    if aside and not remarks:
+        remarks.append(document.remark(Level.WARNING, aside[0], NOT_LOOKED_AT))
+    return Pods(tuple(specs), tuple(remarks))
+
+
+NOT_LOOKED_AT = (
+    "how pods come of this is not known here, and it was not looked at: lint those pods "
+    "(kubectl get pods -o yaml | kubectl mig lint -)"
+)
+
+
+def _has_containers(value: dict[str, Any]) -> bool:
+    found = value.get("containers")
+    return isinstance(found, list) and any(isinstance(each, dict) for each in found)
+
+
+def _asks(path: Path, value: dict[str, Any]) -> bool:
+    """True if a mapping outside of pods has limits for slices or GPUs, or names claims."""
+    if any(text(value, field) for field in CLAIM_FIELDS):
+        return True
+    is_of_pods = str(path[-1:]).startswith("('resources")  # TrainJob: resourcesPerNode
+    limits = mapping(value, "limits") if is_of_pods else {}
+    return any(_is_ask(name) and not is_zero(limits[name]) for name in limits)
+
+
+def _is_ask(name: str) -> bool:
+    return name == GPUS or name.startswith(MEMORY) or is_profile(name) or renamed(name) is not None
 
 
 def check_pod(pod: PodSpec, known: Manifests) -> Iterator[Remark]:
@@ -104,18 +180,25 @@ def check_pod(pod: PodSpec, known: Manifests) -> Iterator[Remark]:
         yield from rule(pod, known)
 
 
-def _references(pod: PodSpec, _: Manifests) -> Iterator[Remark]:
-    """Finding about a claim that all replicas of a workload would share."""
-    replicas = mapping(pod.document.obj, "spec").get("replicas", 1)
+def _references(pod: PodSpec, known: Manifests) -> Iterator[Remark]:
+    """Findings about a claim that all replicas would share, and a template that is not there."""
     for entry in pod.entries:
         one = any(kind == "ResourceClaim" for kind, _ in entry.refers)
-        if one and isinstance(replicas, int) and replicas > 1 and pod.document.kind != "Pod":
+        if one and pod.copies > 1:
             yield pod.document.remark(
                 Level.WARNING,
                 entry.at,
-                f"all {replicas} replicas share this one claim, and so one node and one "
+                f"all {pod.copies} replicas share this one claim, and so one node and one "
                 "slice; a resourceClaimTemplateName gives each its own",
             )
+        for kind, (namespace, name) in entry.refers:
+            if (kind, (namespace, name)) in known.claims or is_template_name(name):
+                continue
+            there = sorted(n for k, (where, n) in known.claims if (k, where) == (kind, namespace))
+            message = f"there is no {kind} {name!r} in these files"
+            if there:
+                message += f"; there are: {', '.join(there)}"
+            yield pod.document.remark(Level.WARNING if there else Level.HINT, entry.at, message)
 
 
 def _uses(pod: PodSpec, known: Manifests) -> Iterator[Remark]:
@@ -127,6 +210,10 @@ def _uses(pod: PodSpec, known: Manifests) -> Iterator[Remark]:
             name, wanted = text(entry, "name"), text(entry, "request")
             used.add(name)
             where = (*container.at, number)
+            if name not in offered:
+                have = ", ".join(offered) or "none"
+                message = f"the pod has no claim {name!r} in its resourceClaims; there are: {have}"
+                yield pod.document.remark(Level.ERROR, (*where, "name"), message)
             if wanted and name in claims and wanted not in claims[name].requests:
                 have = ", ".join(claims[name].requests)
                 message = f"the claim has no request {wanted!r}; there are: {have}"
@@ -140,10 +227,10 @@ def _uses(pod: PodSpec, known: Manifests) -> Iterator[Remark]:
         )
 
 
-def _placing(pod: PodSpec, _: Manifests) -> Iterator[Remark]:
+def _placing(pod: PodSpec, known: Manifests) -> Iterator[Remark]:
     if not pod.entries:
         return
-    if text(pod.spec, "nodeName"):
+    if text(pod.spec, "nodeName") and not mapping(pod.document.obj, "metadata").get("uid"):
         yield pod.document.remark(
             Level.ERROR,
             (*pod.at, "nodeName"),
@@ -151,11 +238,13 @@ def _placing(pod: PodSpec, _: Manifests) -> Iterator[Remark]:
             "pods, is passed over; use nodeSelector",
         )
     gates = [text(g, "name") for _, g in entries(pod.spec, "schedulingGates")]
-    if _GATE not in gates:
+    gate, claims = finalizer(known.driver), pod.claims(known).values()
+    # The controller lifts the gate of pods whose claims are all its own.
+    if claims and all(map(known.is_ours, claims)) and gate not in gates:
         yield pod.document.remark(
             Level.HINT,
             pod.at,
-            f"with scheduling gate {_GATE} it would not be tried in vain while it waits for its "
+            f"with scheduling gate {gate} it would not be tried in vain while it waits for its "
             "slice; the controller lifts the gate",
         )
 
@@ -180,24 +269,30 @@ def _sharing(pod: PodSpec, known: Manifests) -> Iterator[Remark]:
             yield pod.document.remark(Level.ERROR, container.at, message)
 
 
-def _limits(pod: PodSpec, _: Manifests) -> Iterator[Remark]:
+def _limits(pod: PodSpec, known: Manifests) -> Iterator[Remark]:
     """Findings about limits of other systems, and about the claims that they become."""
     translation = translate(pod.whole)
     yield from remarks_of(pod, translation)
-    if translation.slices and not translation.refused:
-        asked = ", ".join(f"{count} of {name}" for name, count in translation.slices.items())
-        yield pod.document.remark(
-            Level.WARNING,
-            pod.at,
-            f"its limits are those of another system: they become claims ({asked}) in namespaces "
-            "with label mig.dra.dev/limits=claims, and are extended resources elsewhere, which "
-            "only nodes serve that kube-scheduler allocates; kubectl mig convert prints it with "
-            "claims",
+    if not translation.slices or translation.refused:
+        return
+    asked = ", ".join(f"{count} of {name}" for name, count in translation.slices.items())
+    if translation.renamed:
+        names = ", ".join(translation.renamed)
+        message = (
+            f"nothing here serves limits of {names}: kubectl mig convert prints it with claims"
         )
+    else:
+        message = (
+            "its limits are those of another system: they become claims in namespaces with label "
+            f"{opt_in_label(known.driver)}=claims, and are extended resources elsewhere, which "
+            "only nodes serve that kube-scheduler allocates; kubectl mig convert prints it with "
+            "claims"
+        )
+    yield pod.document.remark(Level.WARNING, pod.at, f"{message} ({asked})")
 
 
 def remarks_of(pod: PodSpec, translation: Translation) -> Iterator[Remark]:
     """The findings of a translation of limits, as remarks."""
     for finding in translation.findings:
         level = Level.ERROR if finding.refused else Level.WARNING
-        yield pod.document.remark(level, (*pod.at[:-1], *finding.path), finding.message)
+        yield pod.document.remark(level, pod.place(finding.path), finding.message)

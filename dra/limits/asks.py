@@ -47,6 +47,14 @@ def is_profile(resource: str) -> bool:
     return _PROFILE.fullmatch(resource) is not None and not resource.endswith(_RENAMED)
 
 
+def is_zero(amount: Any) -> bool:
+    """True for an amount that asks for nothing."""
+    try:
+        return not parse_quantity(str(amount))
+    except QuantityError:
+        return False
+
+
 def preferences(annotations: Mapping[str, Any]) -> str:
     """End of the names of a pod's templates, by HAMi's annotations: ``-node-binpack-gpu-spread``.
 

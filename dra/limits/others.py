@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dra.common.resources import Obj, at
-from dra.limits.asks import CORES, GPUS, MEMORY, MOST, PERCENTAGE, asks, served
+from dra.limits.asks import CORES, GPUS, MEMORY, MOST, PERCENTAGE, asks, is_zero, served
 
 MODES = ("nvidia.com/vgpu-mode", "volcano.sh/vgpu-mode")
 """Annotations that say by which means a pod of HAMi's or Volcano's shares GPUs."""
@@ -84,7 +84,11 @@ def fill(container: Obj, annotations: Obj) -> None:
     """
     limits = at(container, "resources", "limits", default={})
     in_mig_mode = any(annotations.get(key) == "mig" for key in MODES)
-    if in_mig_mode and GPUS in limits and not {PERCENTAGE, CORES, MEMORY} & limits.keys():
+    if (
+        in_mig_mode
+        and not is_zero(limits.get(GPUS, 0))
+        and not {PERCENTAGE, CORES, MEMORY} & limits.keys()
+    ):
         limits[PERCENTAGE] = 100
 
 
@@ -160,11 +164,15 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """A pod as this driver reads it. ``slices``: number by template, over all containers."""
+    """A pod as this driver reads it. ``slices``: number by template, over all containers.
+
+    ``renamed``: limits that have other names here, by which nothing serves the pod as it is.
+    """
 
     pod: Obj
     findings: tuple[Finding, ...]
     slices: dict[str, int]
+    renamed: tuple[str, ...] = ()
 
     @property
     def refused(self) -> bool:
@@ -179,10 +187,12 @@ def translate(pod: Obj) -> Translation:
     """
     made = copy.deepcopy(pod)
     findings: list[Finding] = []
+    others: dict[str, None] = {}
     concerned = False
     for path, container in _containers(made):
         before = copy.deepcopy(container)
         former = rename(container)
+        others |= dict.fromkeys(former.values())
         fill(container, at(made, "metadata", "annotations", default={}))
         findings += _of_container(path, container, former)
         concerned = concerned or before != container or bool(served(container))
@@ -192,7 +202,7 @@ def translate(pod: Obj) -> Translation:
             slices[template] = slices.get(template, 0) + count
     if concerned:
         findings += _of_pod(made)
-    return Translation(made, tuple(findings), slices)
+    return Translation(made, tuple(findings), slices, (*others,))
 
 
 def _containers(pod: Obj) -> Iterator[tuple[Path, Obj]]:
@@ -204,7 +214,8 @@ def _containers(pod: Obj) -> Iterator[tuple[Path, Obj]]:
 
 def _of_container(path: Path, container: Obj, former: dict[str, str]) -> Iterator[Finding]:
     """Findings about limits, at the names that the manifest has (``former``: before `rename`)."""
-    limits = at(container, "resources", "limits", default={})
+    amounts = at(container, "resources", "limits", default={})
+    limits = {name: amount for name, amount in amounts.items() if not is_zero(amount)}
     understood = served(container)
     for name in limits:
         where = (*path, "resources", "limits", former.get(name, name))

@@ -185,6 +185,16 @@ def test_a_pod_that_asks_by_memory_is_told_where_that_becomes_a_claim(
     assert "namespace with label mig.dra.dev/limits=claims" in words
 
 
+@pytest.mark.parametrize("limit", ["mig.das.com/1g.5gb", "instaslice.redhat.com/mig-1g.5gb"])
+def test_a_pod_that_asks_by_names_of_other_systems_is_told_what_to_write(
+    classes: World, mig: Mig, limit: str
+) -> None:
+    by_limits(classes, "of-das", limit)
+    words = " ".join(mig("explain", "of-das").out.split())
+    assert f"{limit}: 1: nothing here serves names of other systems" in words
+    assert f"write nvidia.com/mig-1g.5gb for {limit}" in words
+
+
 def test_a_pod_that_asks_for_gpus_alone_is_told_what_lint_says_of_it(
     classes: World, mig: Mig, tmp_path: Path
 ) -> None:

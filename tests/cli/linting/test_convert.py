@@ -143,12 +143,12 @@ def test_what_only_serves_another_system_goes(convert: Command) -> None:
 
 REFUSED = {
     "nvidia.com/gpu: 1, nvidia.com/gpumem-percentage: 150": "a whole number from 1 to 100",
-    "volcano.sh/vgpu-number: 1, volcano.sh/vgpu-memory-percentage: 0": "a whole number from 1",
+    "volcano.sh/vgpu-number: 1, volcano.sh/vgpu-memory-percentage: 101": "a whole number from 1",
     "nvidia.com/gpu: 1, nvidia.com/gpucores: 500": "a whole number from 1 to 100",
     "nvidia.com/mig-1g.5gb.shared: 1": "a part of a slice (.shared) by a claim of class",
     "nvidia.com/mig-1g.5gb: 70": "allowed are 1 to 64",
     "nvidia.com/mig-1c.3g.20gb: 1": "compute instances that share a GPU instance are not made",
-    "nvidia.com/gpumem: 0": "a whole number of MiB",
+    "nvidia.com/gpumem: -1": "a whole number of MiB",
     "nvidia.com/gpu-10gb: 1": "MPS partitions of nos",
 }
 
@@ -292,3 +292,46 @@ def test_the_manifests_of_other_systems_are_good_with_claims(
     assert (ran.code, OTHERS.findall(made)) == (0, []), ran.out
     linted = lint(made, "--strict")
     assert linted.code == 0, linted.out
+
+
+@pytest.mark.parametrize("name", ["nvidia.com/mig-1g.5gb", "nvidia.com/gpumem", "nvidia.com/gpu"])
+def test_a_limit_of_zero_asks_for_nothing(convert: Command, lint: Command, name: str) -> None:
+    mode = ", annotations: {hami.io/vgpu-mode: mig, nvidia.com/vgpu-mode: mig}"
+    text = pod(f"{name}: 0", metadata=mode)
+    ran = convert(text)
+    assert (ran.code, len(objects(ran.out)), "#" in ran.out) == (0, 1, False)
+    assert lint(text, "--strict").code == 0
+
+
+@pytest.mark.parametrize(
+    ("at", "whole"),
+    [
+        ("jobset.x-k8s.io/v1alpha2 JobSet spec.replicatedJobs.0.template.spec.template", True),
+        ("batch.volcano.sh/v1alpha1 Job spec.tasks.0.template", True),
+        ("ray.io/v1 RayCluster spec.headGroupSpec.template", True),
+        ("serving.kserve.io/v1beta1 InferenceService spec.predictor", False),
+    ],
+)
+def test_pods_inside_custom_resources_are_rewritten_where_they_stand(
+    convert: Command,
+    lint: Command,
+    at: str,
+    whole: bool,  # noqa: FBT001
+) -> None:
+    version, kind, path = at.split()
+    containers = [{"name": "c", "resources": {"limits": {"mig.das.com/1g.5gb": 1}}}]
+    inner: Obj = {"spec": {"containers": containers}} if whole else {"containers": containers}
+    for step in reversed(path.split(".")):
+        inner = [inner] if step == "0" else {step: inner}  # type: ignore[assignment]
+    text = yaml.safe_dump({"apiVersion": version, "kind": kind, "metadata": {"name": "x"}, **inner})
+    told = lint(text).out
+    assert "nothing here serves limits of mig.das.com/1g.5gb" in told
+    ran = convert(text)
+    template, made = objects(ran.out)
+    assert (ran.code, template["kind"]) == (0, "ResourceClaimTemplate")
+    for step in path.split("."):
+        made = made[int(step)] if step == "0" else made[step]  # type: ignore[index]
+    spec = made["spec"] if whole else made
+    assert [e["name"] for e in spec["resourceClaims"]] == ["mig-1g-5gb-0"]
+    assert spec["containers"][0]["resources"]["claims"] == [{"name": "mig-1g-5gb-0"}]
+    assert lint(ran.out, "--strict").code == 0

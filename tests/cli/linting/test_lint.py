@@ -66,6 +66,21 @@ def test_what_this_repository_shows_has_no_mistakes(capsys: pytest.CaptureFixtur
 
 SAME_GPU = "constraints: [{{matchAttribute: mig.dra.dev/parentUUID{}}}]"
 MISTAKES = [
+    (
+        "[{name: gpu}]",
+        "[{name: gpu0}]",
+        12,
+        "no claim 'gpu0' in its resourceClaims; there are: gpu",
+    ),
+    ("resources:", "resources: [1]\n    x:", 11, "`array`: the API server refuses it"),
+    ("mig-1g.5gb", "mig-1g-5gb", 20, "does not exist; did you mean 'mig-1g.5gb'?"),
+    (
+        "mig-1g.5gb\n",
+        "mig-1g.5gb\n      - {name: nic, exactly: {deviceClassName: nic.example.com}}\n",
+        20,
+        "class 'mig-1g.5gb' is of this driver, and 'nic.example.com' is not",
+    ),
+    ("mig-1g.5gb\n", "mig-1g.5gb\n          allocationMode: Some\n", 20, "use ExactCount or All"),
     ("{name: gpu}]", "{name: gpu, request: slcie}]", 12, "no request 'slcie'; there are: slice"),
     ("  containers:\n", "  nodeName: n\n  containers:\n", 8, "must not name its node"),
     ("policy: spread", "policy: sprad", 31, "placement.policy"),
@@ -166,6 +181,12 @@ WARNINGS = [
     (CLASS.replace("dev'", "dev' || true"), "selects devices of other drivers too"),
     (CLASS.replace("dev'", f"dev' || {busy()}"), "cannot be found out whether it selects"),
     (POD.replace("claims: [{name: gpu}]", "{}") + TEMPLATE, "no container uses claim 'gpu'"),
+    (
+        POD + TEMPLATE + TEMPLATE.replace("1g.5gb", "5g.5gb").replace("name: t", "name: u"),
+        "GPUs are",
+    ),
+    (POD.replace("Name: t", "Name: u") + TEMPLATE, "no ResourceClaimTemplate 'u' in these files"),
+    (TEMPLATE.replace("mig-1g.5gb", "mig.nvidia.com"), "it is for NVIDIA's DRA driver"),
     (POD.replace("claims: [{name: gpu}]", 'limits: {nvidia.com/mig-1g.5gb: "1"}'), "extended"),
     (POD.replace("Name: t", "Name: other") + TEMPLATE, "no pod in these files names it"),
 ]
@@ -197,6 +218,54 @@ def test_a_class_of_ours_or_of_others_alone_is_left_alone(lint: Command) -> None
     assert lint(CLASS.replace("mig.dra", "gpu.x"), "--strict").code == 0
 
 
+SELECTORS = {
+    "productName == 'NVIDIA A30'": True,
+    "productName.matches('^NVIDIA H100')": True,
+    "profile == '4g.4gb'": False,
+    "productLabel == 'NVIDIA A30'": False,
+    # These depend on the node, which no product tells.
+    "driverVersion.isGreaterThan(semver('580.0.0'))": True,
+    "parentUUID == 'GPU-7'": True,
+}
+
+
+@pytest.mark.parametrize(("condition", "may_match"), SELECTORS.items())
+def test_a_selector_that_no_product_fulfils_is_told(
+    lint: Command,
+    condition: str,
+    may_match: bool,  # noqa: FBT001
+) -> None:
+    expression = f"device.attributes['mig.dra.dev'].{condition}"
+    more = f'mig.dra.dev\n          selectors: [{{cel: {{expression: "{expression}"}}}}]'
+    ran = lint(POD + TEMPLATE.replace("mig-1g.5gb", more))
+    assert ("it selects no device of the 14 products" in ran.out) is not may_match, ran.out
+
+
+def test_only_pods_whose_claims_are_all_ours_are_told_of_the_gate(lint: Command) -> None:
+    for name, driver, is_ours in (
+        ("mig-1g.5gb", "mig.dra.dev", True),
+        ("nic.example.com", "mig.dra.dev", False),
+        ("gpu.nvidia.com", "mig.dra.dev", False),
+        ("gpu.nvidia.com", "gpu.nvidia.com", True),
+    ):
+        text = POD + TEMPLATE.replace("mig-1g.5gb", name)
+        ran = lint(text, "--hints", "--driver-name", driver)
+        assert (f"scheduling gate {driver}/allocation" in ran.out) is is_ours, ran.out
+    assert "scheduling gate" not in lint(POD, "--hints").out
+
+
+def test_what_asks_for_slices_in_a_way_that_is_not_known_is_named(lint: Command) -> None:
+    odd = "apiVersion: apps.nvidia.com/v1alpha1\nkind: NIMService\nmetadata: {name: n}\nspec:\n"
+    limits = odd + "  resources: {limits: {nvidia.com/gpu: 1}}\n"
+    claims = odd + "  draResources: [{resourceClaimTemplateName: t}]\n"
+    for text in (limits, claims):
+        ran = lint(text)
+        assert "f.yaml:5: warning: NIMService n: spec." in ran.out
+        assert "1 object: 1 warning; not looked at, or in part: 1" in ran.out
+    assert lint(limits.replace(": 1}", ": 0}"), "--strict").code == 0
+    assert "no pod in these files names it" not in lint(POD + TEMPLATE + "---\n" + claims).out
+
+
 def test_replicas_that_share_one_claim_are_told_so(lint: Command) -> None:
     deployment = """\
 apiVersion: apps/v1
@@ -217,10 +286,14 @@ spec:
 def test_anything_that_is_yaml_is_survived(lint: Command) -> None:
     odd = (
         "[]\n---\n3\n---\nkind: Pod\nspec: []\n---\nkind: ResourceClaim\nspec: {devices: 3}\n---\n"
+        "a: &a [*a]\n---\nkind: Deployment\nspec: {template: null}\n---\n? {a: b}\n: c\n---\n"
+        "kind: CronJob\nspec:\n---\nd: 2020-99-99\n"
     )
     ran = lint(odd, "-o", "json")
     assert ran.code == 1
     assert "it is no Kubernetes object" in ran.json["remarks"][0]["message"]
+    assert any("refers to itself" in r["message"] for r in ran.json["remarks"])
+    assert "nested too deeply" in lint("[" * 5000).out
 
 
 def test_a_file_that_is_not_there_is_not_found(lint: Command) -> None:

@@ -1,0 +1,64 @@
+"""GPUs that were sold, to try selectors on: the products of the simulator, as data.
+
+They are missing where only the command line is installed; nothing is tried then.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from dra.gpu.geometry import Engines, Geometry, Placement, Profile
+from dra.gpu.inventory import Gpu, Inventory
+from dra.gpu.shares import HAMI_CORE, UNENFORCED, ShareOffer
+
+_FILES = Path(__file__).parents[2] / "sim/nvml/fixtures"
+_BRANDS = {"nvidia": "Nvidia", "nvidia-rtx": "NvidiaRTX", "tesla": "Tesla"}
+_VERSION = "999.0.0"
+"""Stands for the driver's and CUDA's versions, which no product tells."""
+
+
+def known_gpus(driver: str) -> Inventory:
+    """Each product in MIG mode and without it, alone and shared; none where they are missing."""
+    found = [json.loads(path.read_bytes()) for path in sorted(_FILES.glob("*.json"))]
+    gpus = [gpu for minor, product in enumerate(found) for gpu in _gpus(product, minor)]
+    return Inventory(
+        "", "", driver, (*gpus,), driver_version=_VERSION, cuda_driver_version=_VERSION
+    )
+
+
+def _gpus(product: dict[str, Any], minor: int) -> list[Gpu]:
+    geometry = Geometry(tuple(map(_profile, product["gi_profiles"])))
+    facts: dict[str, Any] = {
+        "product_name": product["name"],
+        "brand": _BRANDS[product["brand"]],
+        "architecture": product["architecture"].capitalize(),
+        "cuda_compute_capability": ".".join(map(str, product["cuda_compute_capability"])),
+        "pci_bus_id": f"0000:{minor:02x}:00.0",
+        "memory_mib": product["memory_total_mib"],
+        "minor": minor,
+        "uuid": f"GPU-{minor}",
+        "pcie_root": "pci0000:00",
+        "multiprocessors": max((p.multiprocessors for p in geometry.profiles), default=0),
+        "geometry": geometry,
+    }
+    shares = [ShareOffer(2, enforcer) for enforcer in (UNENFORCED, HAMI_CORE)]
+    return [
+        Gpu(**facts),
+        *(Gpu(**facts, sharing=offer) for offer in shares),
+        Gpu(**facts, mig_enabled=True, slice_sharing=shares[0]),
+    ]
+
+
+def _profile(row: dict[str, Any]) -> Profile:
+    engines = (row[key] for key in ("copy_engines", "decoders", "encoders", "jpeg", "ofa"))
+    return Profile(
+        row["id"],
+        row["name"],
+        row["slice_count"],
+        row["memory_mib"],
+        row["multiprocessors"],
+        tuple(Placement(start, row["size"]) for start in row["starts"]),
+        Engines(*engines),
+    )
