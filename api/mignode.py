@@ -292,6 +292,7 @@ class SummaryField(_Struct, frozen=True, omit_defaults=False):
     slices: Annotated[int, Meta(ge=0, le=100000)] = 0
     free_memory: Word = ""
     largest: Word = ""
+    unavailable: Text = ""
 
 
 class Drain(_Value, frozen=True):

@@ -15,6 +15,7 @@ from api.errors import ApiError, InvalidObjectError
 from cli.output import CliError, Exit, ago, natural
 from dra.claims.allocation import AllocatedDevice, Allocation
 from dra.claims.claims import Claim, Consumer, read_claim
+from dra.claims.remedies import remedy
 from dra.claims.sharing import TIME_SLICING, UNSHARED, Sharing, settings_of, sharing_of
 from dra.common.resources import Obj
 from dra.gpu.geometry import Occupant, Placement, Profile, Usage
@@ -226,6 +227,12 @@ class GpuView:
         return self.gpu.memory_mib * free // geometry.memory_slices
 
 
+def remedy_of(view: GpuView, reason: str) -> str:
+    """Remedy for a reason of a GPU, or of a slice on it, with the GPU's names put in."""
+    gpu = view.gpu
+    return remedy(reason, node=view.inventory.node, gpu=gpu.name, uuid=gpu.uuid)
+
+
 @dataclass(frozen=True, slots=True)
 class NodeView:
     """A node with MIG GPUs. ``silence``: in words, that its plugin is silent; empty if not."""
@@ -272,11 +279,15 @@ class Site:
             raise CliError(Exit.NOT_FOUND, f"there is no MigNode {name!r}; there are: {have}")
         return node
 
+    def gpu(self, node: str, gpu: str) -> GpuView | None:
+        """A GPU of a node; None if either is not known."""
+        found = self.node(node)
+        return next((v for v in (found.gpus if found else ()) if v.gpu.name == gpu), None)
+
     def slots(self, node: str, gpu: str) -> tuple[Slot, ...]:
         """The slots of a GPU of a node; empty if either is not known."""
-        found = self.node(node)
-        views = [v for v in (found.gpus if found else ()) if v.gpu.name == gpu]
-        return views[0].slots if views else ()
+        view = self.gpu(node, gpu)
+        return view.slots if view is not None else ()
 
     @property
     def gpus(self) -> tuple[GpuView, ...]:

@@ -93,7 +93,11 @@ def build_common(options: Options, api: KubeApi, telemetry: Telemetry) -> Common
         telemetry,
         changed,
         events,
-        Reports(CountingSink(events, telemetry.registry), options.node_name),
+        Reports(
+            CountingSink(events, telemetry.registry),
+            options.node_name,
+            users=lambda uid: telemetry.claims.of(uid).users,
+        ),
         Readiness(on_change=changed),
         Journal(options.roots.state / "journal.json", on_change=changed),
     )

@@ -154,7 +154,7 @@ def _seat(seat: Seat, site: Site) -> str:
     where = f"{slot.where} of" if slot and slot.placement else "the whole"
     if slot is not None and slot.share is not None and slot.placement is None:
         where = "a share of"
-    gpu = "-".join(seat.device.split("-")[:2])
+    gpu = seat.gpu
     absent = "not on the node" if site.node(seat.node) is not None else "allocated"
     facts = [f for f in (slot.uuid if slot else "", slot.state if slot else absent) if f]
     facts += _shared(slot, seat.node, gpu, site) if slot is not None and slot.is_shared else []

@@ -10,12 +10,19 @@ from cli.doctoring.examination import Check, Evidence, fail, ok, unknown, warn
 from cli.drawing import remark
 from cli.facts import CONTROLLER, PLUGIN
 from cli.output import counted, named
-from cli.site import NodeView, find_hindrance
+from cli.site import NodeView, find_hindrance, remedy_of
 from dra.claims.reader import KnownClaim
+from dra.claims.reasons import NodeReason
 from dra.common.program import page
 from dra.common.resources import Obj, ObjectKey, at
-from dra.gpu.inventory import AllocatorKind, Gpu, GpuHealth, GpuReason
+from dra.gpu.inventory import HARMFUL, AllocatorKind, Gpu, GpuHealth, GpuReason, InstanceState
 
+_REASONS = {
+    InstanceState.FOREIGN.value: NodeReason.FOREIGN,
+    InstanceState.RECLAIMING.value: NodeReason.IN_USE,
+    InstanceState.ORPHAN.value: NodeReason.NOT_REMOVED,
+    InstanceState.LOST.value: NodeReason.LOST,
+}
 _GPU_NODE = "nvidia.com/gpu.present"
 _PATIENCE = timedelta(minutes=2)
 """Time that a claim may take to go, or to get its pod, before it is reported."""
@@ -130,15 +137,17 @@ def _mode(node: NodeView) -> Iterator[Check]:
         )
     for view in node.gpus:
         where, health = f"{node.name} {view.gpu.name}", view.gpu.health or GpuHealth()
+        known = remedy_of(view, view.gpu.reason)
         if node.inventory.is_drained(view.gpu.name):
-            yield warn(f"{where}: {view.blocked}").of_gpu(view)
+            harmed = view.gpu.reason in HARMFUL
+            yield warn(f"{where}: {view.blocked}", known if harmed else "").of_gpu(view)
         elif view.blocked and node.inventory.ready:
             names = ", ".join(health.open_in)
             opened = f"; it is open in {names}" if names else ""
             yield fail(
                 f"{where} is unavailable ({view.gpu.reason or 'reason unknown'}): "
                 f"{view.blocked}{opened}",
-                page("troubleshooting.md#the-node-offers-nothing"),
+                known or page("troubleshooting.md#the-node-offers-nothing"),
             ).of_gpu(view)
         for note in health.notes:
             yield warn(f"{where}: {note}").of_gpu(view)
@@ -188,12 +197,12 @@ def instances(evidence: Evidence) -> Iterator[Check]:
             if not (text := remark(slot)):
                 continue
             troubled = True
+            reason = _REASONS.get(slot.state, NodeReason.XID_ERROR)
+            known = remedy_of(view, view.gpu.reason if view.gpu.reason in HARMFUL else reason)
             if slot.state == "foreign":
-                check = warn(f"{where}: {text}: its room is not given out")
-            elif slot.state == "reclaiming":
-                check = warn(f"{where}: {text}", "end the process that uses it")
-            else:
-                check = fail(f"{where}: {text}", "delete the pod that has it")
+                text = f"{text}: its room is not given out"
+            minor = slot.state in ("foreign", "reclaiming")
+            check = (warn if minor else fail)(f"{where}: {text}", known)
             yield check.of_gpu(view, cause=slot.state)
     if not troubled:
         yield ok("no slice is foreign, left behind, lost or unhealthy")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from cli.explaining.findings import REMEDIES, Finding, Progress, Why, finding
+from cli.explaining.findings import Finding, Progress, Why, finding
 from cli.explaining.judge import Judge, pod_of
 from cli.explaining.seats import Seat, find_seated, seats_of
 from cli.explaining.waiting import find_waiting
@@ -226,7 +226,7 @@ class Explainer:
             text = f"claim {ref}: {obstacle.message}"
             if obstacle.reason is Reason.NO_SUCH_CLASS and off:
                 text += "; no GPU is in MIG mode, and classes of profiles are made once one is"
-                remedy = REMEDIES[AnswerReason.MIG_OFF]
+                remedy = finding(AnswerReason.MIG_OFF, "").remedy
                 found.append(Finding(str(obstacle.reason), text, remedy))
             else:
                 found.append(finding(obstacle.reason, text))

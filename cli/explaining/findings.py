@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from cli.site import GpuView, remedy_of
 from dra.allocator.explain.answers import AnswerReason
 from dra.claims.conditions import PREPARE_FAILED
-from dra.claims.reasons import Reason
+from dra.claims.reasons import NodeReason, Reason
+from dra.claims.remedies import remedy
 from dra.common.program import page
 from dra.pods.nodefit import MisfitReason
 
@@ -57,9 +59,11 @@ class Finding:
     remedy: str = ""
 
 
-def finding(reason: str, message: str) -> Finding:
-    """The finding for ``reason``, with the remedy that is known for it."""
-    return Finding(str(reason), message, REMEDIES.get(reason, ""))
+def finding(reason: str, message: str, view: GpuView | None = None) -> Finding:
+    """The finding for ``reason``, with the remedy that is known for it; ``view``: of its GPU."""
+    known = NodeReason.IN_USE if reason == AnswerReason.RECLAIMING else reason
+    text = remedy(known) if view is None else remedy_of(view, known)
+    return Finding(str(reason), message, REMEDIES.get(reason) or text)
 
 
 REMEDIES: Mapping[str, str] = {
@@ -72,17 +76,6 @@ REMEDIES: Mapping[str, str] = {
     AnswerReason.NO_ROOM_TOGETHER: "all devices of a pod are on one node: ask for fewer or smaller "
     "ones, or put them into several pods",
     AnswerReason.HELD_WHOLE: "it is served when the claim that holds the whole GPU ends",
-    AnswerReason.FOREIGN: "somebody made the instance by hand and this driver leaves it alone: "
-    "remove it on the node (nvidia-smi mig -dci, then -dgi)",
-    AnswerReason.RECLAIMING: "a process still uses the slice, so that it cannot be removed: end it "
-    "on the node; a monitoring agent that holds it may have to be restarted",
-    AnswerReason.MIG_OFF: "switch MIG mode on (nvidia-smi -i <gpu> -mig 1, after kubectl mig "
-    "drain, so that the plugin releases it), or let the plugin do it where its option allows it",
-    AnswerReason.MODE_PENDING: "drain the GPU and reset it (nvidia-smi -r), or reboot the node, so "
-    "that the pending MIG mode takes effect",
-    AnswerReason.DRAINED: "kubectl mig resume, when the work on it is done",
-    AnswerReason.NOT_READY: "look at the plugin's pod and its log on that node (kubectl mig "
-    "doctor)",
     Why.PLUGIN_GONE: "look at the plugin's DaemonSet and its pod on that node (kubectl mig doctor)",
     Why.NO_MIGNODE: "see that the plugin runs on the GPU nodes (kubectl mig doctor)",
     Why.NOT_LEADING: "see that the controller's Deployment runs (kubectl mig doctor)",

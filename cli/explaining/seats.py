@@ -35,6 +35,11 @@ class Seat:
     ready: str = ""
     message: str = ""
 
+    @property
+    def gpu(self) -> str:
+        """``gpu-<minor>`` of the device."""
+        return "-".join(self.device.split("-")[:2])
+
 
 def seats_of(known: KnownClaim, facts: ClusterFacts) -> tuple[Seat, ...]:
     """The devices of ours that a claim has."""
@@ -54,7 +59,11 @@ def find_seated(
 ) -> tuple[Progress, tuple[Finding, ...]]:
     """Progress of a pod whose claims are all allocated, and what keeps it from running."""
     troubles = tuple(
-        finding(s.ready, f"claim {s.claim}, {s.device} on {s.node}: {s.message or s.ready}")
+        finding(
+            s.ready,
+            f"claim {s.claim}, {s.device} on {s.node}: {s.message or s.ready}",
+            facts.site.gpu(s.node, s.gpu),
+        )
         for s in seats
         if s.ready not in ("", "Prepared")
     )

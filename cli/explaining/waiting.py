@@ -116,7 +116,8 @@ def _about(reason: str, group: Mapping[str, NodeAnswer], site: Site) -> Finding:
         node, gpu = closest
         others = sum(_is_able(g) for a in group.values() for g in a.gpus) - 1
         tail = f" ({others} more GPUs on {names} cannot either)" if others > 0 else ""
-        return finding(reason, f"{node} {gpu.name}: {text_of(site, node, gpu)}{tail}")
+        text = f"{node} {gpu.name}: {text_of(site, node, gpu)}{tail}"
+        return finding(reason, text, site.gpu(node, gpu.name))
     texts = dict.fromkeys(a.message for a in group.values() if a.message)
     told = "; ".join([*texts][:_NAMED]) or "has no such device"
     return finding(reason, f"{names}: {told}")

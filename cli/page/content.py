@@ -24,6 +24,7 @@ from dra.common.resources import (
     Resource,
     at,
 )
+from dra.gpu.inventory import HARMFUL
 from dra.gpu.mignode import heartbeat_of, silent_since
 from dra.kube.reflector import Change
 
@@ -273,6 +274,7 @@ def _gpu_json(view: GpuView) -> Json:
     gpu = view.gpu
     words = words_of(view)
     largest, free = room_of(view)
+    fault = gpu.unavailable if gpu.reason in HARMFUL else ""
     return {
         "name": said(gpu.name, _NAME),
         "product": said(gpu.product_name.removeprefix("NVIDIA "), _NAME),
@@ -281,12 +283,15 @@ def _gpu_json(view: GpuView) -> Json:
         "words": said(words) if not view.slots else "",
         "largest": largest,
         "free": free,
-        "slots": _slots_json((*view.slots, *view.ready)),
+        "slots": _slots_json((*view.slots, *view.ready), fault),
     }
 
 
-def _slots_json(slots: Iterable[Slot]) -> list[Json]:
-    """An entry for each placement; slots that share a slice or GPU are one with several owners."""
+def _slots_json(slots: Iterable[Slot], fault: str) -> list[Json]:
+    """An entry for each placement; slots that share a slice or GPU are one with several owners.
+
+    ``fault``: of the GPU, which harms all that is on it.
+    """
     found: dict[tuple[int, int], Json] = {}
     for slot in slots:
         place = (slot.placement.start, slot.placement.size) if slot.placement else (0, 0)
@@ -297,7 +302,7 @@ def _slots_json(slots: Iterable[Slot]) -> list[Json]:
                 "size": place[1],
                 "profile": said(slot.profile, _NAME),
                 "state": slot.state,
-                "note": said(slot.unhealthy or slot.message),
+                "note": said(slot.unhealthy or slot.message or fault),
                 "owners": [],
             }
         if slot.claim is not None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from dra.gpu.geometry import Geometry, Occupant, Placement
-from dra.gpu.inventory import ClaimRef, Gpu, Instance, InstanceState, Inventory
+from dra.gpu.inventory import HARMFUL, ClaimRef, Gpu, Instance, InstanceState, Inventory
 from dra.gpu.names import DeviceNameError, GpuDevice, MigDevice, parse_device
 
 Device = GpuDevice | MigDevice
@@ -38,7 +38,9 @@ def why_blocked(gpu: Gpu, inventory: Inventory) -> str:
     """Short reason why nothing of ``gpu`` can be given out now; empty if something can."""
     if inventory.drain is not None and inventory.is_drained(gpu.name):
         why = f": {inventory.drain.reason}" if inventory.drain.reason else ""
-        return f"drained{why} (kubectl mig resume {inventory.node})"
+        what = " ".join((inventory.node, *inventory.drain.gpus))
+        fault = f"; {gpu.unavailable}" if gpu.reason in HARMFUL else ""
+        return f"drained{why} (kubectl mig resume {what}){fault}"
     if not inventory.ready:
         return f"driver not ready: {inventory.message}" if inventory.message else "driver not ready"
     if gpu.mig_enabled != gpu.mig_pending:

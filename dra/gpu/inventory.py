@@ -25,6 +25,7 @@ from dra.gpu.names import gpu_name
 from dra.gpu.shares import ShareOffer
 
 __all__ = [
+    "HARMFUL",
     "HOST_USERS_ONLY",
     "MAKES_RESERVATIONS",
     "MOST_RESERVED_DEVICES",
@@ -166,6 +167,18 @@ class GpuReason(StrEnum):
     """The daemon that shares a claim's device among its clients does not serve."""
     CREATION_FAILED = "CreationFailed"
     """A slice could not be made on the GPU lately."""
+
+
+HARMFUL = frozenset(
+    {
+        GpuReason.XID_ERROR,
+        GpuReason.NVML_ERROR,
+        GpuReason.NVML_HANG,
+        GpuReason.GPU_LOST,
+        GpuReason.RECOVERY_REQUIRED,
+    }
+)
+"""Reasons of a GPU that also make the devices in use on it unhealthy."""
 
 
 class AllocatorKind(StrEnum):

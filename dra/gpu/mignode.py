@@ -28,6 +28,7 @@ from dra.gpu.inventory import (
     Gpu,
     GpuFacts,
     GpuHealth,
+    GpuReason,
     IdleInstance,
     Instance,
     InstanceState,
@@ -45,6 +46,7 @@ SLICES_PUBLISHED = "SlicesPublished"
 MOST_PLACEMENTS = 64
 """Placements of a geometry, of all profiles together; products have up to 30."""
 
+_USABLE_WHOLE = {GpuReason.NO_MIG, GpuReason.MIG_OFF}
 _STATUS = {True: "True", False: "False", None: "Unknown"}
 _FACTS = [f.name for f in fields(GpuFacts) if f.name in wire.GpuField.__struct_fields__]
 
@@ -349,6 +351,8 @@ def _summary(inventory: Inventory) -> wire.SummaryField:
     taken = [(gpu, _taken(gpu)) for gpu in inventory.gpus]
     room = [t for gpu, t in taken if not gpu.unavailable and not inventory.is_drained(gpu.name)]
     placeable = [t.largest for t in room if t.largest is not None]
+    blocked = [g for g in inventory.gpus if g.unavailable and g.reason not in _USABLE_WHOLE]
+    reasons = Counter(gpu.reason or GpuReason.UNAVAILABLE for gpu in blocked)
     best = max(placeable, key=lambda p: (p.memory_mib, p.compute_slices), default=None)
     return wire.SummaryField(
         products=", ".join(f"{n}x {product}" for product, n in sorted(products.items())),
@@ -356,6 +360,7 @@ def _summary(inventory: Inventory) -> wire.SummaryField:
         slices=sum(t.slices for _, t in taken),
         free_memory=f"{sum(t.free_mib for t in room) // 1024}Gi",
         largest=best.name if best else "",
+        unavailable=", ".join(f"{n} {reason}" for reason, n in sorted(reasons.items())),
     )
 
 

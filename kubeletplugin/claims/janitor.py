@@ -382,7 +382,7 @@ class Janitor:
         )
         self._acted(Action.RESTORED)
         _log.warning("slices made again", extra=about(ref, detail=message))
-        self._reports.report_claim(ref, NodeReason.RESTORED, message)
+        self._reports.report_device(ref, NodeReason.RESTORED, message)
         return True
 
     def _say_why(self, ref: ClaimRef, lost: Sequence[Entry], why: str) -> None:
@@ -394,7 +394,7 @@ class Janitor:
         names = ", ".join(c.device for c in current)
         message = f"{names} cannot be made again: {why}; it is tried again while the pod is there"
         _log.warning("slices cannot be made again", extra=about(ref, detail=message))
-        self._reports.report_claim(ref, NodeReason.LOST, message, warning=True)
+        self._reports.report_device(ref, NodeReason.LOST, message, warning=True)
         for entry in current:
             self._alter(entry, entry.at(State.LOST, note=note, wiped=True))
 
@@ -435,7 +435,7 @@ class Janitor:
                 "the pod if it runs on"
             )
             _log.warning("slice lost", extra=device(entry, detail=message))
-            self._reports.report_claim(entry.claim, NodeReason.LOST, message, warning=True)
+            self._reports.report_device(entry.claim, NodeReason.LOST, message, warning=True)
         else:
             _log.info("slice found again", extra=device(entry))
         self._hardware.look_soon(entry.gpu)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from msgspec import structs
 
-from dra.gpu.inventory import Gpu, GpuReason, Instance, InstanceState
+from dra.gpu.inventory import HARMFUL, Gpu, GpuReason, Instance, InstanceState
 from kubeletplugin import times
 from kubeletplugin.gpus.gpu import GpuUnit
 from kubeletplugin.journal.entries import HELD, Entry, State
@@ -16,27 +16,25 @@ from kubeletplugin.nvml.errors import reset
 from kubeletplugin.nvml.events import RESET_XIDS, Scope, Xid
 
 _THERE = frozenset({InstanceState.PREPARED, InstanceState.PREPARING})
-_ILL, _TOLD, _BOTH = (True, False), (False, True), (True, True)
-_CONDITIONS: dict[str, tuple[bool, bool]] = {
-    GpuReason.XID_ERROR: _ILL,
-    GpuReason.NVML_ERROR: _ILL,
-    GpuReason.NVML_HANG: _ILL,
-    GpuReason.GPU_LOST: _BOTH,
-    GpuReason.RECOVERY_REQUIRED: _BOTH,
-    GpuReason.RECOVERY_ADVISED: _TOLD,
-    GpuReason.FABRIC_NOT_READY: _TOLD,
-    GpuReason.COMPUTE_MODE: _TOLD,
-    GpuReason.VIRTUALIZED: _TOLD,
-    GpuReason.CONFIDENTIAL: _TOLD,
-}
-"""By reason why a GPU is not offered: True, first, if the reason also makes the devices in use
-unhealthy; True, second, if this module has the Node get an event of it. Other reasons are shown in
-the MigNode alone."""
+_TOLD = frozenset(
+    {
+        GpuReason.GPU_LOST,
+        GpuReason.RECOVERY_REQUIRED,
+        GpuReason.RECOVERY_ADVISED,
+        GpuReason.FABRIC_NOT_READY,
+        GpuReason.COMPUTE_MODE,
+        GpuReason.VIRTUALIZED,
+        GpuReason.CONFIDENTIAL,
+    }
+)
 
 
 def is_told(gpu: Gpu) -> bool:
-    """True if the Node gets an event of the reason why this GPU is unavailable."""
-    return _CONDITIONS.get(gpu.reason, (False, False))[1]
+    """True if the Node gets an event of the reason why this GPU is unavailable.
+
+    Other reasons are shown in the MigNode alone, or have an event from elsewhere.
+    """
+    return gpu.reason in _TOLD
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +213,7 @@ def device_problem(entry: Entry, gpu: Gpu | None) -> DeviceProblem | None:
     """Problem of a device, None without one; ``gpu``: its GPU, None if the node has no such GPU."""
     if gpu is None:
         return DeviceProblem(GpuReason.GPU_LOST, f"GPU {entry.gpu} is not in the node")
-    if gpu.unavailable and _CONDITIONS.get(gpu.reason, (False, False))[0]:
+    if gpu.unavailable and gpu.reason in HARMFUL:
         return DeviceProblem(gpu.reason, gpu.unavailable)
     gone = DeviceProblem(GpuReason.SLICE_LOST, "the slice is gone from the GPU")
     if entry.state is State.LOST:

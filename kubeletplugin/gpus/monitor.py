@@ -210,7 +210,7 @@ class HealthMonitor:
             told[key] = problem
             if problem.reason != GpuReason.SLICE_LOST:  # a lost slice has an event of its own
                 reason, text = NodeReason(problem.reason), f"{entry.device}: {problem.message}"
-                self._reports.report_claim(entry.claim, reason, text, warning=True)
+                self._reports.report_device(entry.claim, reason, text, warning=True)
         for ref in changed.values():
             self._refresh_status(ref)
         return bool(changed)

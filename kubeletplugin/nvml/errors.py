@@ -9,6 +9,9 @@ from collections.abc import Iterable
 
 import pynvml
 
+from dra.claims.remedies import remedy
+from dra.gpu.inventory import GpuReason
+
 SEE_PROCESSES = "run the plugin in the host's pid namespace (hostPID: true)"
 RELEASE_DCGM = (
     "DCGM releases it where the node is labelled nvidia.com/gpu.deploy.dcgm=false and "
@@ -38,11 +41,7 @@ def reset(uuid: str, *, node: str = "", gpu: str = _GPU) -> str:
     process has open, and this program has all its GPUs open. So the remedy begins with a drain,
     upon which this program releases the GPU.
     """
-    node = node or _node
-    return (
-        f"reset the GPU (kubectl mig drain {node} {gpu} --wait, nvidia-smi -r -i {uuid}, "
-        f"kubectl mig resume {node} {gpu}) or reboot the node"
-    )
+    return remedy(GpuReason.GPU_LOST, node=node or _node, gpu=gpu, uuid=uuid)
 
 
 def enable_mig(uuid: str, *, node: str = "", gpu: str = _GPU) -> str:
@@ -86,7 +85,6 @@ _REMEDIES = {
         "starts it anew, once a new process would load the right library; if it does not, reload "
         "the kernel module or reboot the node"
     ),
-    pynvml.NVML_ERROR_GPU_IS_LOST: "the GPU fell off the bus; reboot the node",
     pynvml.NVML_ERROR_IN_USE: "end the processes that use it",
     pynvml.NVML_ERROR_INSUFFICIENT_RESOURCES: (
         "the placement or an engine that it needs is taken; compare nvidia-smi mig -lgi"
@@ -133,7 +131,7 @@ class NvmlError(Exception):
 
     def remedy(self) -> str:
         """Remedy for the code; empty where none is known."""
-        if self.code == pynvml.NVML_ERROR_RESET_REQUIRED:
+        if self.code in {pynvml.NVML_ERROR_RESET_REQUIRED, pynvml.NVML_ERROR_GPU_IS_LOST}:
             return reset(self.gpu or "<uuid>")
         return _REMEDIES.get(self.code, "")
 

@@ -16,7 +16,7 @@ from functools import cache
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from dra.claims.claims import Claim
+from dra.claims.claims import Claim, Consumer
 from dra.gpu.inventory import ClaimRef
 from dra.kube.timing import seconds_since
 from dra.monitoring import PREFIX, WHOLE_GPU
@@ -89,13 +89,18 @@ class Served:
 class ClaimFacts:
     """Facts about a claim.
 
-    ``created``: time of creation (RFC 3339). ``pods``: names of the pods that have reserved it.
+    ``created``: time of creation (RFC 3339). ``users``: the pods that have reserved it.
     ``devices``: names of its allocated devices.
     """
 
     created: str
-    pods: tuple[str, ...]
+    users: tuple[Consumer, ...]
     devices: tuple[str, ...]
+
+    @property
+    def pods(self) -> tuple[str, ...]:
+        """Names of the pods that have reserved it."""
+        return tuple(user.name for user in self.users)
 
 
 _NOTHING = ClaimFacts("", (), ())
@@ -104,7 +109,7 @@ _NOTHING = ClaimFacts("", (), ())
 class ClaimCache:
     """Facts about claims as last read from the API server, by UID. Thread-safe.
 
-    For metrics and logs only, as kubelet's calls do not name pods. Facts may be out of date.
+    For metrics, logs and events only, as kubelet's calls name no pods. Facts may be out of date.
     """
 
     def __init__(self) -> None:
@@ -114,8 +119,8 @@ class ClaimCache:
     def see(self, claim: Claim) -> None:
         """Take the facts of a claim that was read from the API server."""
         devices = claim.allocation.devices if claim.allocation else ()
-        pods = tuple(c.name for c in claim.reserved_for if c.resource == "pods" and not c.api_group)
-        facts = ClaimFacts(claim.created, pods, tuple(d.device for d in devices))
+        users = tuple(c for c in claim.reserved_for if c.resource == "pods" and not c.api_group)
+        facts = ClaimFacts(claim.created, users, tuple(d.device for d in devices))
         with self._lock:
             self._facts[claim.ref.uid] = facts
             self._facts.move_to_end(claim.ref.uid)

@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
+from dra.claims.claims import Consumer
 from dra.claims.reasons import NodeReason
-from dra.common.resources import NODES, RESOURCE_CLAIMS
+from dra.common.resources import NODES, PODS, RESOURCE_CLAIMS
 from dra.gpu.inventory import ClaimRef
 from dra.kube.events import EventSink
 from kubeletplugin.journal.entries import Entry
 
+_MOST_PODS = 8
+"""Pods of a claim that get an event."""
 _log = logging.getLogger(__name__)
 
 
 class Reports:
-    """Sends events of this node and of its claims."""
+    """Sends events of this node, its claims and their pods.
 
-    def __init__(self, sink: EventSink, node_name: str) -> None:
+    ``users``: returns the pods that have a claim, by its UID, as far as they are known.
+    """
+
+    def __init__(
+        self,
+        sink: EventSink,
+        node_name: str,
+        *,
+        users: Callable[[str], tuple[Consumer, ...]] = lambda _: (),
+    ) -> None:
         self._sink = sink
+        self._users = users
         self._unwritable = ""
         self.node_name = node_name
         # Kubelet's own events name a Node by its name in place of a UID.
@@ -42,6 +56,16 @@ class Reports:
             "metadata": {"name": ref.name, "namespace": ref.namespace, "uid": ref.uid},
         }
         self._sink.emit(regarding, reason.value, message, warning=warning)
+
+    def report_device(
+        self, ref: ClaimRef, reason: NodeReason, message: str, *, warning: bool = False
+    ) -> None:
+        """Send an event of a claim that concerns its pods, and the same of the first of these."""
+        self.report_claim(ref, reason, message, warning=warning)
+        for user in self._users(ref.uid)[:_MOST_PODS]:
+            metadata = {"name": user.name, "namespace": ref.namespace, "uid": user.uid}
+            pod = {"apiVersion": PODS.api_version, "kind": PODS.kind, "metadata": metadata}
+            self._sink.emit(pod, reason.value, message, warning=warning)
 
     def report_journal(self, failure: str) -> None:
         """Send an event when writes of the journal begin to fail or succeed again. For one thread.

@@ -17,6 +17,7 @@ from cli.facts import ClusterFacts
 from cli.output import Output
 from cli.session import Session
 from cli.site import Site
+from dra.claims.remedies import remedy
 from dra.common.resources import (
     CUSTOM_RESOURCE_DEFINITIONS,
     DEVICE_CLASSES,
@@ -135,6 +136,26 @@ def stuck_finalizer(world: World) -> None:
     world.api.delete(RESOURCE_CLAIMS, "c", namespace="default")
 
 
+def gpu_lost(world: World, **fields: Any) -> None:
+    sick = gpu(0, unavailable="it fell off the bus", reason="GpuLost", **fields)
+    held = instance("1g.5gb", 3, uid="c", state="reclaiming")
+    world.replace_gpus("node-a", replace(sick, instances=(held,)))
+
+
+def test_one_reason_has_one_remedy_for_a_gpu_and_what_is_on_it(healthy: World, mig: Mig) -> None:
+    gpu_lost(healthy)
+    checks_of = {c["name"]: c for c in mig("doctor", "-o", "json").json["checks"] if c["remedy"]}
+    reset = remedy("GpuLost", node="node-a", gpu="gpu-0", uuid="GPU-node-a-0")
+    assert "kubectl mig resume node-a gpu-0" in reset
+    assert checks_of["modes"]["remedy"] == checks_of["instances"]["remedy"] == reset
+    name = "node-a"
+    healthy.api.patch(MIG_NODES, name, {"spec": {"drain": {"gpus": ["gpu-0"], "reason": "why"}}})
+    (drained,) = [c for c in mig("doctor", "-o", "json").json["checks"] if c["name"] == "modes"]
+    assert drained["message"].endswith("(kubectl mig resume node-a gpu-0); it fell off the bus")
+    assert drained["remedy"] == reset
+    assert "it fell off the bus" in mig("map").out
+
+
 def nvidias_driver(world: World) -> None:
     text = "NVIDIA's DRA driver manages this node's GPUs too"
     world.replace_gpus("node-a", gpu(0, unavailable=text, reason="NvidiaDraDriverActive"))
@@ -171,6 +192,7 @@ FAILURES: list[tuple[Callable[[World], object], str, str]] = [
         "other-managers",
         "finds; the plugin offers GPUs there all the same",
     ),
+    (gpu_lost, "modes", "node-a gpu-0 is unavailable (GpuLost): it fell off the bus"),
     (lost, "instances", "node-a gpu-0: 1g.5gb at 3:1 is lost"),
     (
         lambda w: w.hold("c", "node-x", "gpu-0-mig-1g5gb-19-0", pod_name="p"),

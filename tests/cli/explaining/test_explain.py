@@ -256,7 +256,7 @@ def test_a_class_that_is_missing_because_mig_is_off_is_not_called_a_wrong_name(
     shown = " ".join(mig("explain", "waits").out.split())
     assert "NoSuchDeviceClass" in shown
     assert "no GPU is in MIG mode" in shown
-    assert "> switch MIG mode on" in shown
+    assert "> turn it on (nvidia-smi" in shown
 
 
 @pytest.mark.parametrize("policy", ["PreemptLowerPriority", "Never"])

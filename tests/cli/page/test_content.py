@@ -17,6 +17,7 @@ from tests.controller.helpers.objects import (
     DRIVER,
     allocated,
     claim,
+    gpu,
     mignode,
     request,
 )
@@ -128,6 +129,14 @@ def test_who_was_away_or_asks_another_server_has_all() -> None:
     assert other.ask()["full"]
     other.version = "nonsense"
     assert other.ask()["full"]
+
+
+def test_a_slice_on_a_lost_gpu_needs_a_look() -> None:
+    shown = Shown()
+    shown.put(RESOURCE_CLAIMS, holds("c"))
+    shown.put(MIG_NODES, mignode("node-a", gpu(0, unavailable="it is lost", reason="GpuLost")))
+    (node,) = shown.ask()["nodes"]
+    assert [slot["note"] for slot in node["gpus"][0]["slots"]] == ["it is lost"]
 
 
 def test_a_node_whose_plugin_falls_silent_is_sent_once_more_and_again_when_it_is_back() -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from dra.claims.reasons import NodeReason, Reason
+from dra.claims.remedies import remedy
+from dra.gpu.inventory import GpuReason
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs/troubleshooting.md"
@@ -71,7 +73,11 @@ def test_every_reason_that_a_symptom_or_a_failure_names_has_a_row() -> None:
 
 
 _MEMBER = re.compile(r"NodeReason\.([A-Z_]+)")
-_ABOUT = {"report_node": "Node", "report_claim": "ResourceClaim"}
+_ABOUT = {
+    "report_node": ["Node"],
+    "report_claim": ["ResourceClaim"],
+    "report_device": ["ResourceClaim", "Pod"],
+}
 
 
 def emitted() -> Iterator[tuple[str, str, str]]:
@@ -85,7 +91,8 @@ def emitted() -> Iterator[tuple[str, str, str]]:
                 for argument in call.args:
                     if match := _MEMBER.fullmatch(ast.unparse(argument)):
                         kind = "Warning" if warning else "Normal"
-                        yield NodeReason[match[1]].value, kind, _ABOUT[call.func.attr]
+                        for subject in _ABOUT[call.func.attr]:
+                            yield NodeReason[match[1]].value, kind, subject
 
 
 def test_the_types_and_objects_are_those_of_the_plugin() -> None:
@@ -96,3 +103,24 @@ def test_the_types_and_objects_are_those_of_the_plugin() -> None:
     for reason, kind, subject in found:
         assert table[reason][0] == kind, reason
         assert subject in table[reason][1], reason
+
+
+def plain(text: str) -> str:
+    """Text without the marks of Markdown, addresses of links, and what stands in brackets."""
+    text = re.sub(r"\]\([^)]*\)", "]", text)
+    text = re.sub(r" ?\([^()]*\)", "", text)
+    return re.sub(r"[\[\]`]| +(?=[ ,])", "", text).strip()
+
+
+def test_the_tables_have_the_remedies_that_the_programs_tell() -> None:
+    first, last = PARTS
+    titles = (first, "## The node offers nothing", last)
+    table = {row[0]: row[-1] for title in titles for row in rows(title)}
+    reasons = [r for r in dict.fromkeys([*GpuReason, *NodeReason]) if remedy(r)]
+    told = {r: plain(remedy(r, node="", gpu="", uuid="<uuid>")) for r in reasons if r in table}
+    assert len(told) > 20
+    assert {r: words for r, words in told.items() if words not in plain(table[r])} == {}
+
+
+def test_every_reason_of_a_gpu_has_a_remedy() -> None:
+    assert [r.name for r in GpuReason if not remedy(r)] == ["UNAVAILABLE"]

@@ -141,6 +141,7 @@ def test_the_summary_tells_what_is_free_and_the_largest_slice_to_be_had() -> Non
     )
     summary = to_mignode(inventory)["status"]["summary"]
     assert (summary["slices"], summary["largest"]) == (1, "4g.20gb")
+    assert summary["unavailable"] == "1 MigDisabled, 1 Unavailable"
     assert summary["freeMemory"] == "20Gi", "of four slices on gpu-0; gpu-5 offers nothing"
     full = replace(inventory, gpus=(replace(first, instances=(HELD, foreign)), *others))
     summary = to_mignode(full)["status"]["summary"]
@@ -150,7 +151,8 @@ def test_the_summary_tells_what_is_free_and_the_largest_slice_to_be_had() -> Non
 
 def test_a_node_without_slices_shows_none_rather_than_nothing() -> None:
     summary = to_mignode(replace(INVENTORY, gpus=()))["status"]["summary"]
-    assert summary == {"products": "", "gpus": 0, "slices": 0, "freeMemory": "0Gi", "largest": ""}
+    shown = {"products": "", "freeMemory": "0Gi", "largest": "", "unavailable": ""}
+    assert summary == {"gpus": 0, "slices": 0, **shown}
 
 
 @pytest.mark.parametrize(

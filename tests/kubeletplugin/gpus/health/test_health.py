@@ -66,6 +66,13 @@ def ready(rig: Rig, ref: ClaimRef) -> tuple[str, str]:
     return condition["status"], condition["reason"]
 
 
+def told(rig: Rig, reason: str) -> list[tuple[str, str]]:
+    """Kinds and names of the objects that have an event."""
+    return sorted(
+        (e["involvedObject"]["kind"], e["involvedObject"]["name"]) for e in events(rig, reason)
+    )
+
+
 def events(rig: Rig, reason: str) -> list[Obj]:
     found = rig.api.list(EVENTS).items
     return [
@@ -186,7 +193,7 @@ def test_a_lost_gpu_is_heard_of_and_usable_when_it_is_back(
     monkeypatch.setattr(times, "POLL_SECONDS", 3600.0)
     rig = make_rig()
     rig.start()
-    lost, far = rig.claim(FIRST), rig.claim(OTHER_GPU)
+    lost, far = rig.claim(FIRST, expected=True), rig.claim(OTHER_GPU, expected=True)
     for ref in (lost, far):
         rig.prepared(ref)
     rig.machine.lose(0)
@@ -195,7 +202,8 @@ def test_a_lost_gpu_is_heard_of_and_usable_when_it_is_back(
     assert reason(rig, 1) == ""
     assert ready(rig, far) == ("True", "Prepared")
     assert rig.prepared(rig.claim("gpu-1-mig-2g10gb-14-0"))
-    wait_for("an event of the node", lambda: events(rig, "GpuLost"))
+    about = [("Node", rig.node), ("Pod", f"pod-of-{lost.name}"), ("ResourceClaim", lost.name)]
+    wait_for("events", lambda: told(rig, "GpuLost") == about)
     rig.machine.recover(0)
     assert rig.daemon is not None
     rig.poll()
