@@ -222,6 +222,16 @@ _KINDS: Final[dict[object, type[MigDeviceConfig | GpuConfig]]] = {
 }
 
 
+READABLE: Final[dict[tuple[str, str], type[msgspec.Struct]]] = {
+    **{
+        (API_VERSION, kind): found
+        for kind, found in ((KIND, MigDeviceConfig), (GPU_KIND, GpuConfig))
+    },
+    **{(nvidia.API_VERSION, kind): found for kind, found in nvidia.KINDS.items()},
+}
+"""Types of all configurations that are read, by apiVersion and kind."""
+
+
 def decode(parameters: object) -> MigDeviceConfig | GpuConfig:
     """Decode ``parameters``, the JSON object of an opaque configuration.
 

@@ -30,6 +30,8 @@ from dra.resourceslices.nvidiadra import summary
 
 _OF_CHART = f"app.kubernetes.io/name={CHART_NAME}"
 _REWRITING = "-pod-limits"
+_BEFORE_1_36 = "v1beta1"
+"""The version of mutating policies, where their feature gate is on."""
 _OPTED_IN = "mig.dra.dev/limits=claims"
 
 Permission = bool | None
@@ -139,6 +141,7 @@ def rewriters(session: Session) -> tuple[str, ...] | None:
     """Policies of the chart that turn limits into claims; None if they may not be read."""
     policies, bindings = (
         _listed(session, resource, labels=_OF_CHART)
+        or _listed(session, replace(resource, version=_BEFORE_1_36), labels=_OF_CHART)
         for resource in (MUTATING_POLICIES, MUTATING_POLICY_BINDINGS)
     )
     if policies is None or bindings is None:
@@ -154,7 +157,7 @@ def _listed(
     """Objects of a kind, none of a kind that the server lacks; None if they may not be read."""
     try:
         return session.api.list(resource, label_selector=labels, field_selector=fields).items
-    except ObjectNotFoundError:  # of policies, before Kubernetes 1.36
+    except ObjectNotFoundError:
         return []
     except ForbiddenError:
         return None

@@ -143,8 +143,8 @@ def limits(evidence: Evidence) -> Iterator[Check]:
         yield fail(
             f"namespace {spaces} opted in, and nothing makes claims of its pods' limits: the "
             "chart's admission policy is missing",
-            f"{_CHART} with podLimits.enabled, on Kubernetes 1.36 or newer; pods that were made "
-            "without it have to be made anew",
+            f"{_CHART} with podLimits.enabled, on Kubernetes 1.36 or newer (1.35: with the gate "
+            "MutatingAdmissionPolicy); pods that were made without it have to be made anew",
         )
     else:
         yield ok(f"limits become claims in namespace {spaces}")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any, get_args
 
 import msgspec
 import pytest
+import yaml
 
 from api.config import (
     API_VERSION,
@@ -20,12 +22,18 @@ from api.config import (
     encode,
 )
 from api.errors import InvalidObjectError
+from cli.program import main
+from dra.cel.kinds import Kinds
+from dra.cel.selectors import Selectors
+from dra.claims.claims import read_claim
+from dra.claims.classes import generated_classes, read_class
+from dra.claims.reader import Reader
+from dra.claims.reasons import Obstacle
+from dra.common.resources import Obj
+from tests.api.configurations import BAD, GOOD
+from tests.controller.helpers.objects import DRIVER, claim, request, versioned
 
 HEAD = {"apiVersion": API_VERSION, "kind": KIND}
-
-
-def with_nodes(nodes: Any) -> dict[str, Any]:
-    return {**HEAD, "placement": {"nodes": nodes}}
 
 
 def _fields(struct: type[msgspec.Struct]) -> Iterator[str]:
@@ -101,35 +109,50 @@ def test_only_the_fields_that_a_configuration_names_are_told_of_it() -> None:
     assert named({**HEAD, "placement": {"policy": "sws"}}) == {"policy": "sws"}
 
 
-@pytest.mark.parametrize(
-    ("parameters", "path", "problem"),
-    [
-        ({**HEAD, "placement": {"strategy": "sws"}}, "placement.strategy", "unknown field"),
-        ({**HEAD, "shares": {}}, "shares", "unknown field"),
-        ({**HEAD, "placement": {"policy": "random"}}, "placement.policy", "random"),
-        ({**HEAD, "placement": {"policy": 3}}, "placement.policy", "int"),
-        ({**HEAD, "placement": []}, "placement", "array"),
-        (with_nodes({}), "placement.nodes.policy", "missing"),
-        (with_nodes({"policy": "pack"}), "placement.nodes.policy", "pack"),
-        (with_nodes({"policy": "spread", "by": []}), "placement.nodes.by", "length"),
-        (with_nodes({"policy": "spread", "by": ["gpu"]}), "placement.nodes.by[0]", "gpu"),
-        (with_nodes({"policy": "spread", "by": ["cpu", "cpu"]}), "placement.nodes.by", "twice"),
-        (with_nodes({"policy": "none", "weight": 1}), "placement.nodes.weight", "unknown field"),
-        (with_nodes("spread"), "placement.nodes", "str"),
-        ({"apiVersion": "mig.dra.dev/v2", "kind": KIND}, "", "mig.dra.dev/v2"),
-        ({"kind": KIND}, "", "None"),
-        ([], "", "must be an object"),
-        (None, "", "must be an object"),
-    ],
-)
-def test_bad_configuration_is_refused_with_the_path_of_the_field(
-    parameters: Any, path: str, problem: str
+def obstacle(claim: Obj) -> Obstacle:
+    """What the controller's condition says of pods with this claim."""
+    classes = [read_class(each, DRIVER) for each in generated_classes(DRIVER, ["1g.5gb"])]
+    reader = Reader(DRIVER, Kinds(Selectors()), {each.name: each for each in classes})
+    found = reader.read(read_claim(versioned(claim)))
+    assert isinstance(found, Obstacle)
+    return found
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_configuration_is_told_by_the_condition_and_by_lint_with_its_field(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """What the API server refuses of these: ``tests/cluster/apiserver``."""
+    bad = BAD[name]
     with pytest.raises(InvalidObjectError) as error:
+        decode_named(bad.parameters, of_class=False)
+    assert error.value.path == bad.path
+    assert bad.told in error.value.problem
+    entry = {"opaque": {"driver": DRIVER, "parameters": bad.parameters}}
+    asked = claim("c", request(), config=[entry])
+    told = obstacle(asked)
+    assert (told.reason, told.message) == (
+        "InvalidConfig",
+        f"spec.devices.config[0].opaque.parameters: {error.value}",
+    )
+    manifest = tmp_path / "claim.yaml"
+    manifest.write_text(yaml.safe_dump({**asked, "apiVersion": "resource.k8s.io/v1"}))
+    assert main(["lint", str(manifest), "-o", "json"]) == 1
+    remarks = json.loads(capsys.readouterr().out)["remarks"]
+    field = ".".join(filter(None, ("spec.devices.config[0].opaque.parameters", bad.path)))
+    assert [(r["field"], r["message"]) for r in remarks] == [(field, str(error.value))]
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_good_configuration_is_read(name: str) -> None:
+    decode_named(GOOD[name], of_class=False)
+
+
+@pytest.mark.parametrize("parameters", [[], None, "text"])
+def test_what_is_no_object_is_refused(parameters: Any) -> None:
+    """By the API server itself, too."""
+    with pytest.raises(InvalidObjectError, match="must be an object"):
         decode(parameters)
-    assert error.value.path == path
-    assert problem in error.value.problem
-    assert KIND in str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from api.config import decode, decode_named
-from api.errors import InvalidObjectError
 
 GPU = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "GpuConfig"}
 SLICE = {**GPU, "kind": "MigDeviceConfig"}
@@ -59,41 +58,3 @@ def test_limits_of_memory_are_any_quantity_rounded_down_to_mebibytes(
     given = by_mps(defaultActiveThreadPercentage=50, defaultPinnedDeviceMemoryLimit=limit)
     mps = decode({**GPU, **given}).sharing.mps
     assert (mps.active_thread_percentage, mps.memory_mebibytes) == (50, mebibytes)
-
-
-@pytest.mark.parametrize(
-    ("given", "path", "told"),
-    [
-        ({**GPU, "kind": "VfioDeviceConfig"}, "kind", "allowed are: GpuConfig, MigDeviceConfig"),
-        ({**GPU, "sharing": {}}, "sharing.strategy", "missing; allowed are: MPS, TimeSlicing"),
-        ({**GPU, "sharing": {"strategy": "None"}}, "sharing.strategy", "MPS, TimeSlicing"),
-        ({**GPU, "placement": {"policy": "sws"}}, "placement", "unknown field"),
-        (
-            {**SLICE, "sharing": {"strategy": "TimeSlicing", "timeSlicingConfig": {}}},
-            *("sharing.timeSlicingConfig", "unknown field"),
-        ),
-        (
-            {**GPU, "sharing": {"strategy": "MPS", "timeSlicingConfig": {}}},
-            *("sharing.timeSlicingConfig", "choose 'TimeSlicing'"),
-        ),
-        (
-            {**SLICE, "sharing": {"strategy": "TimeSlicing", "mpsConfig": {}}},
-            *("sharing.mpsConfig", "choose 'MPS'"),
-        ),
-        (
-            {**GPU, **by_mps(defaultPerDevicePinnedMemoryLimit={"0": "1Gi"})},
-            *("sharing.mpsConfig.defaultPerDevicePinnedMemoryLimit", "unknown field"),
-        ),
-        *(
-            ({**GPU, **by_mps(defaultPinnedDeviceMemoryLimit=limit)}, MEMORY, "such as 512Mi")
-            for limit in ("", "much", "-1Gi", "1023Ki", 0, "1Gi\nquit")
-        ),
-    ],
-)
-def test_what_cannot_be_kept_is_refused_by_the_name_that_nvidia_gives_it(
-    given: dict[str, Any], path: str, told: str
-) -> None:
-    with pytest.raises(InvalidObjectError) as caught:
-        decode(given)
-    assert caught.value.path == path
-    assert told in caught.value.problem

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from api.config import API_VERSION, GPU_KIND, KIND, decode, decode_named
-from api.errors import InvalidObjectError
 
 SLICE = {"apiVersion": API_VERSION, "kind": KIND}
 GPU = {"apiVersion": API_VERSION, "kind": GPU_KIND}
@@ -33,61 +30,3 @@ def test_only_a_configuration_that_names_sharing_says_anything_of_it() -> None:
     named = decode_named({**GPU, "sharing": {"strategy": "None"}}, of_class=False)
     assert named.sharing is not None
     assert (named.kind, named.sharing.strategy) == (GPU_KIND, "None")
-
-
-@pytest.mark.parametrize(
-    ("head", "sharing", "path", "told"),
-    [
-        (SLICE, {}, "sharing.strategy", "missing; allowed are: MPS, None, TimeSlicing"),
-        (SLICE, {"strategy": "TimeSlicing"}, "sharing.strategy", "for slices are: None, MPS"),
-        (GPU, {"strategy": "mps"}, "sharing.strategy", "allowed are: MPS, None, TimeSlicing"),
-        (GPU, {"strategy": "MPS", "maxClients": 2}, "sharing.maxClients", "unknown field"),
-        (
-            GPU,
-            {"strategy": "TimeSlicing", "timeSlicing": {"interval": "Tiny"}},
-            "sharing.timeSlicing.interval",
-            "allowed are: Default, Long, Medium, Short",
-        ),
-        (
-            GPU,
-            {"strategy": "MPS", "timeSlicing": {"interval": "Short"}},
-            "sharing.timeSlicing",
-            "leave it out",
-        ),
-        (
-            GPU,
-            {"strategy": "TimeSlicing", "mps": {"activeThreadPercentage": 5}},
-            "sharing.mps",
-            "choose 'MPS'",
-        ),
-        (
-            SLICE,
-            {"strategy": "MPS", "mps": {"activeThreadPercentage": 0}},
-            "sharing.mps.activeThreadPercentage",
-            ">= 1",
-        ),
-        (
-            SLICE,
-            {"strategy": "MPS", "mps": {"activeThreadPercentage": 101}},
-            "sharing.mps.activeThreadPercentage",
-            "<= 100",
-        ),
-        *(
-            (
-                SLICE,
-                {"strategy": "MPS", "mps": {"pinnedDeviceMemoryLimit": text}},
-                "sharing.mps.pinnedDeviceMemoryLimit",
-                "such as 512Mi or 8Gi",
-            )
-            for text in ("8G", "0Mi", "-1Gi", "1.5Gi", "8Gi\nquit", "8 Gi", "99999999Gi")
-        ),
-    ],
-)
-def test_a_mistake_is_told_with_its_field_and_the_remedy(
-    head: dict[str, Any], sharing: dict[str, Any], path: str, told: str
-) -> None:
-    with pytest.raises(InvalidObjectError) as caught:
-        decode({**head, "sharing": sharing})
-    assert caught.value.path == path
-    assert told in caught.value.problem
-    assert str(caught.value).startswith(f"{head['kind']}: field {path!r}")

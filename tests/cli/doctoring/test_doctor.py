@@ -28,8 +28,10 @@ from dra.common.resources import (
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
     Obj,
+    Resource,
 )
 from dra.gpu.inventory import AllocatorKind, GpuHealth, Publication
+from dra.kube.errors import ObjectNotFoundError
 from dra.pods.residents import Hosts
 from dra.resourceslices.nvidiadra import DEPLOY_LABEL
 from tests.cli.conftest import Mig
@@ -302,13 +304,20 @@ REWRITERS: dict[str, tuple[list[Obj], list[Obj], tuple[str, ...]]] = {
 }
 
 
+@pytest.mark.parametrize("version", ["v1", "v1beta1"])
 @pytest.mark.parametrize("case", REWRITERS)
-def test_limits_that_nothing_makes_claims_of_are_said(case: str) -> None:
+def test_limits_that_nothing_makes_claims_of_are_said(case: str, version: str) -> None:
     """Their pods wait at kube-scheduler, which knows nothing of it, for ever."""
-    *objects, found = REWRITERS[case]
-    listed = iter(objects)
-    api = SimpleNamespace(list=lambda *_, **__: SimpleNamespace(items=next(listed)))
-    assert rewriters(cast("Session", SimpleNamespace(api=api))) == found
+    policies, bindings, found = REWRITERS[case]
+    served = {"MutatingAdmissionPolicy": policies, "MutatingAdmissionPolicyBinding": bindings}
+
+    def listed(resource: Resource, **_: str) -> SimpleNamespace:
+        if resource.version != version:
+            raise ObjectNotFoundError("not served", status=404)
+        return SimpleNamespace(items=served[resource.kind])
+
+    session = cast("Session", SimpleNamespace(api=SimpleNamespace(list=listed)))
+    assert rewriters(session) == found
     [check] = limits(evidence(by_limits=("by-limits",), rewriters=found))
     assert check.status == ("ok" if found else "fail")
     assert "by-limits" in check.message

@@ -78,17 +78,25 @@ MONITORING = "monitoring.coreos.com/v1"
 COMPONENTS = ("controller", "kubelet-plugin")
 
 
-def rendered_before_policies(directory: Path, values: Obj | None = None) -> list[Obj]:
-    """The chart's objects for a Kubernetes without MutatingAdmissionPolicies, before 1.36.
+def rendered_for(
+    directory: Path, version: str, values: Obj | None = None, *, beta: bool = False
+) -> list[Obj]:
+    """The chart's objects for a Kubernetes. ``beta``: it serves MutatingAdmissionPolicies as such.
 
     ``directory`` takes a copy of the chart: the renderer knows one version of Kubernetes.
     """
     chart = directory / "chart"
     shutil.copytree(CHART, chart)
     helpers = chart / "templates" / "_helpers.tpl"
-    newer = helpers.read_text().replace(">=1.36-0", ">=1.99-0")
-    assert newer != helpers.read_text()
-    helpers.write_text(newer)
+    text = helpers.read_text()
+    policies = 'Has "admissionregistration.k8s.io/v1beta1/MutatingAdmissionPolicy"'
+    for known, older in (
+        (".Capabilities.KubeVersion.Version", f'"v{version}.0"'),
+        (f".Capabilities.APIVersions.{policies}", str(beta).lower()),
+    ):
+        assert known in text
+        text = text.replace(known, older)
+    helpers.write_text(text)
     with helm_python.Chart.load(chart) as loaded:
         texts = loaded.render(values or {}, name=RELEASE, namespace=NAMESPACE)
     texts = {name: text for name, text in texts.items() if not name.endswith("NOTES.txt")}

@@ -10,7 +10,8 @@ import pytest
 from dra.claims.classes import looks_ours
 from dra.common.resources import Obj
 from hack.cluster.chart import find, pod_spec, render
-from tests.deploy.chart.charts import VALUES, rendered, rendered_before_policies
+from hack.release import configuration
+from tests.deploy.chart.charts import VALUES, rendered, rendered_for
 
 FINALIZER_FLAG = "--finalizer-at-creation"
 POLICY_KINDS = {"MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"}
@@ -37,11 +38,19 @@ def test_the_controller_knows_whether_there_is_the_policy(name: str) -> None:
     assert bool(there) is (name not in {"scheduler", "bare"})
 
 
-def test_a_kubernetes_that_does_not_serve_such_policies_gets_none(tmp_path: Path) -> None:
-    objects = rendered_before_policies(tmp_path)
-    assert not POLICY_KINDS & {each["kind"] for each in objects}
+@pytest.mark.parametrize(
+    ("version", "beta", "served"),
+    [("1.34", True, ""), ("1.35", False, ""), ("1.35", True, "v1beta1"), ("1.36", False, "v1")],
+)
+def test_mutating_policies_are_there_where_the_api_server_takes_them(
+    tmp_path: Path, version: str, *, beta: bool, served: str
+) -> None:
+    objects = rendered_for(tmp_path, version, beta=beta)
+    found = [each for each in objects if each["kind"] in POLICY_KINDS]
+    versions = {each["apiVersion"].rpartition("/")[2] for each in found}
+    assert (versions, len(found)) == (({served}, 4) if served else (set(), 0))
     (container,) = pod_spec(objects, "controller")["containers"]
-    assert FINALIZER_FLAG not in container["args"]
+    assert (FINALIZER_FLAG in container["args"]) is bool(served)
 
 
 @pytest.mark.parametrize(
@@ -82,9 +91,8 @@ def test_the_policy_of_limits_is_there(name: str) -> None:
     assert kinds(rendered(name)) == {POLICY, f"{POLICY}Binding"}
 
 
-def test_it_is_not_there_where_nobody_wants_it_or_nothing_serves_it(tmp_path: Path) -> None:
+def test_it_is_not_there_where_nobody_wants_it() -> None:
     assert kinds(render({"podLimits": {"enabled": False}})) == set()
-    assert kinds(rendered_before_policies(tmp_path)) == set()
 
 
 def test_it_is_asked_for_pods_of_namespaces_that_opted_in() -> None:
@@ -94,3 +102,15 @@ def test_it_is_asked_for_pods_of_namespaces_that_opted_in() -> None:
     assert selector == {"matchLabels": {"a.example/limits": "claims"}}
     policy = find(objects, POLICY, OF_PODS)["spec"]
     assert (policy["failurePolicy"], policy["reinvocationPolicy"]) == ("Fail", "Never")
+
+
+def test_the_tables_of_configurations_are_those_of_their_types() -> None:
+    told = "run .venv/bin/python -m hack.release.configuration"
+    assert configuration.TARGET.read_text() == configuration.text(), told
+
+
+def test_configurations_are_refused_for_this_driver_alone() -> None:
+    policy = find(rendered("renamed"), "ValidatingAdmissionPolicy", "-configuration")["spec"]
+    assert policy["failurePolicy"] == "Ignore"
+    (condition,) = policy["matchConditions"]
+    assert 'driver.orValue("") == "other.example.com"' in condition["expression"]

@@ -67,10 +67,14 @@ request.userInfo.username == "system:serviceaccount:{{ .Release.Namespace }}:{{ 
 request.userInfo.extra[?"authentication.kubernetes.io/node-name"][0].orValue("")
 {{- end -}}
 
-{{- /* "true" where the API server has MutatingAdmissionPolicies. */ -}}
+{{- /* The version in which the API server has MutatingAdmissionPolicies, if it does. Kubernetes 1.34
+takes no new ones with the functions on lists that those here need. */ -}}
 {{- define "mig.mutatingPolicies" -}}
-{{- if semverCompare ">=1.36-0" .Capabilities.KubeVersion.Version -}}
-true
+{{- $version := .Capabilities.KubeVersion.Version -}}
+{{- if semverCompare ">=1.36-0" $version -}}
+admissionregistration.k8s.io/v1
+{{- else if and (semverCompare ">=1.35-0" $version) (.Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1beta1/MutatingAdmissionPolicy") -}}
+admissionregistration.k8s.io/v1beta1
 {{- end -}}
 {{- end -}}
 

@@ -1,0 +1,199 @@
+"""Admission policies on a real API server: pods that ask by limits, and configurations."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dra.common.resources import Obj
+from hack.cluster.api import Api, ApiError, collection
+from hack.cluster.binaries import Binaries
+from hack.cluster.chart import find, render
+from hack.cluster.controlplane import ControlPlane, Setup
+from hack.cluster.installation import apply, path
+from sim.processes import wait_for
+from tests.api.configurations import BAD, GOOD, SLICE
+from tests.deploy.chart.charts import rendered_for
+from tests.dra.limits.limitcases import CASES, Case, S, expected, pod_of, seen
+
+POLICY, APART = "policy", "apart"
+OF_LIMITS, OF_CONFIGURATION = "-pod-limits", "-configuration"
+DRIVER = "mig.dra.dev"
+CONTROLLERS = ("serviceaccount", "validatingadmissionpolicy-status-controller")
+SETUPS = {
+    "1.36": Setup(scheduling=False, controllers=CONTROLLERS),
+    "1.34": Setup(scheduling=False, controllers=CONTROLLERS, emulated="1.34"),
+}
+
+
+def created(api: Api, body: Obj, namespace: str) -> Obj:
+    """The object that the API server makes of one, without keeping it."""
+    body["metadata"]["namespace"] = namespace
+    where = f"{collection(body.get('kind', 'Pod'), namespace=namespace)}?dryRun=All"
+    return api.request("POST", where, body=body)
+
+
+def rewrites(api: Api) -> bool:
+    """True once a pod that asks by limits is rewritten."""
+    with contextlib.suppress(ApiError):
+        return bool(seen(created(api, pod_of(CASES[0]), POLICY))[0])
+    return False
+
+
+def refusal(api: Api, body: Obj) -> str:
+    """Reason why an object is called invalid; empty if it is taken."""
+    try:
+        created(api, body, "default")
+    except ApiError as error:
+        if error.status != 422:
+            raise
+        return str(error)
+    return ""
+
+
+def make_namespace(api: Api, name: str, labels: Obj) -> None:
+    api.create(
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
+    )
+
+    def has_account() -> bool:
+        with contextlib.suppress(ApiError):
+            return bool(api.request("GET", f"/api/v1/namespaces/{name}/serviceaccounts/default"))
+        return False
+
+    wait_for("account of pods", has_account)
+
+
+@pytest.fixture(scope="module", params=SETUPS)
+def plane(binaries: Binaries, root: Path, request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
+    home = root / f"a{request.param}"
+    home.mkdir()
+    with (
+        ControlPlane(binaries, home, setup=SETUPS[request.param]) as running,
+        tempfile.TemporaryDirectory() as chart,
+    ):
+        make_namespace(running.api, POLICY, {"mig.dra.dev/limits": "claims"})
+        make_namespace(running.api, APART, {"mig.dra.dev/limits": "no"})
+        names = []
+        for each in rendered_for(Path(chart), request.param):
+            name = each["metadata"]["name"]
+            if name.endswith((OF_LIMITS, OF_CONFIGURATION)):
+                apply(running.api, each)
+                names.append(name)
+        if any(name.endswith(OF_LIMITS) for name in names):
+            wait_for("policy of limits", lambda: rewrites(running.api))
+        bad = obj("ResourceClaim", BAD["no word"].parameters)
+        wait_for("policy of configuration", lambda: refusal(running.api, bad))
+        yield running
+
+
+@pytest.mark.parametrize("plane", ["1.36"], indirect=True)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_the_policy_makes_claims_of_limits(plane: ControlPlane, case: Case) -> None:
+    assert seen(created(plane.api, pod_of(case), POLICY)) == expected(case)
+
+
+def test_other_namespaces_are_left_alone(plane: ControlPlane) -> None:
+    pod = pod_of(CASES[0])
+    kept = (*seen(pod)[:2], {"a": {part: {S: "1"} for part in ("limits", "requests")}})
+    assert seen(created(plane.api, pod, APART)) == kept
+
+
+KINDS = {
+    "ResourceClaim": "spec.devices",
+    "ResourceClaimTemplate": "spec.spec.devices",
+    "DeviceClass": "spec",
+}
+
+
+def obj(kind: str, *parameters: Any, driver: str = DRIVER) -> Obj:
+    config = [{"opaque": {"driver": driver, "parameters": each}} for each in parameters]
+    request = {"name": "slice", "exactly": {"deviceClassName": "mig-1g.5gb"}}
+    devices = {"requests": [request], "config": config}
+    spec: dict[str, Obj] = {
+        "DeviceClass": {"config": config},
+        "ResourceClaim": {"devices": devices},
+        "ResourceClaimTemplate": {"spec": {"devices": devices}},
+    }
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": kind,
+        "metadata": {"name": "tried"},
+        "spec": spec[kind],
+    }
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_configuration_that_contradicts_its_type_is_refused(
+    plane: ControlPlane, name: str
+) -> None:
+    """The same table as that of lint and the controller's condition (tests/api/test_config.py)."""
+    bad = BAD[name]
+    for kind, devices in KINDS.items():
+        found = refusal(plane.api, obj(kind, SLICE, bad.parameters))
+        assert bool(found) is bad.types, found
+        if bad.types:
+            steps = (f"{devices}.config[1].opaque.parameters", bad.admission_path)
+            assert f"denied request: {'.'.join(filter(None, steps))}: " in found
+            assert "must be " in found or "allowed are: " in found
+        assert refusal(plane.api, obj(kind, bad.parameters, driver="gpu.nvidia.com")) == ""
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_a_good_configuration_is_taken(plane: ControlPlane, name: str) -> None:
+    for kind in KINDS:
+        assert refusal(plane.api, obj(kind, GOOD[name])) == ""
+    assert refusal(plane.api, obj("ResourceClaim")) == ""
+    claim = obj("ResourceClaim")
+    del claim["spec"]["devices"]["config"]
+    assert refusal(plane.api, claim) == ""
+
+
+def test_the_largest_configurations_are_evaluated(plane: ControlPlane) -> None:
+    """The API server evaluates a policy up to a cost: a good one stays far below."""
+    full = GOOD["all that a slice may say"]
+    bad = {**full, "shares": 1}
+    for kind in KINDS:
+        assert refusal(plane.api, obj(kind, *[full] * 32)) == ""
+        assert "config[31].opaque.parameters.shares: unknown" in refusal(
+            plane.api, obj(kind, *[full] * 31, bad)
+        )
+    every = refusal(plane.api, obj("ResourceClaim", *[bad] * 32))
+    assert "config[0]" in every
+    long = refusal(plane.api, obj("ResourceClaim", {**SLICE, "x" * 9000: 1}))
+    assert "kubectl mig lint says why" in long
+    # Beyond the cost the condition tells.
+    many = {**SLICE, **{f"k{number}": 1 for number in range(900)}}
+    refusal(plane.api, obj("ResourceClaim", *[many] * 32))
+
+
+def test_what_is_there_already_can_be_labelled(plane: ControlPlane) -> None:
+    """Of a class that is bad only a new configuration is refused."""
+    api, merge = plane.api, "application/merge-patch+json"
+    binding = find(render(), "ValidatingAdmissionPolicyBinding", OF_CONFIGURATION)
+    bad = {**obj("DeviceClass", BAD["no word"].parameters), "metadata": {"name": "bad-before"}}
+    where = f"{collection('DeviceClass')}/bad-before"
+    api.request("DELETE", path(binding))
+    wait_for("no policy", lambda: not refusal(api, bad))
+    api.create(bad)
+    apply(api, binding)
+    wait_for("policy", lambda: refusal(api, obj("ResourceClaim", BAD["no word"].parameters)))
+    api.request("PATCH", where, body={"metadata": {"labels": {"a": "b"}}}, content=merge)
+    spec = {"spec": obj("DeviceClass", BAD["no version"].parameters)["spec"]}
+    with pytest.raises(ApiError, match="kind and apiVersion must be MigDeviceConfig"):
+        api.request("PATCH", where, body=spec, content=merge)
+    api.request("DELETE", where)
+
+
+def test_kubernetes_has_no_warnings_of_the_policy(plane: ControlPlane) -> None:
+    """It checks the types of expressions once a policy is there."""
+    policy = find(render(), "ValidatingAdmissionPolicy", OF_CONFIGURATION)
+    status: Obj = wait_for(
+        "checked policy", lambda: plane.api.request("GET", path(policy)).get("status")
+    )
+    assert status["typeChecking"] == {}
