@@ -25,8 +25,6 @@ KIND = "MigNode"
 MEMORY_SLICES = 64
 """Most memory slices of a GPU: upper bound on ``start + size`` of a placement."""
 MOST_GEOMETRIES = 8
-MOST_RESERVATIONS = 64
-ANSWER_CHARACTERS = 512
 SILENT_SECONDS = 100.0
 """Age of ``status.lastHeartbeatTime`` from which a plugin counts as silent."""
 TEXT_CHARACTERS = 2048
@@ -310,45 +308,17 @@ class Drain(_Value, frozen=True):
         return not self.gpus or gpu in self.gpus
 
 
-class ReservedDevice(_Value, frozen=True):
-    """A reserved slice.
-
-    ``device``: its device name. ``gpu``: UUID of the GPU. ``request``: name of the claim's request.
-    """
-
-    device: Key
-    gpu: Uuid
-    request: Key
-
-
-class Reservation(_Value, frozen=True):
-    """Slices that a node is to make for a claim before the claim is allocated.
-
-    The controller writes the reservation into ``spec``, the node answers in ``status``, and only
-    then is the claim allocated. Of two reservations for the same placement only one can be made.
-
-    ``id``: used for one reservation only. ``seconds``: time for which the slices wait for the
-    allocation, from the moment when the plugin first sees the reservation, by its own clock.
-    """
-
-    id: Annotated[str, Meta(min_length=1, max_length=64)]
-    claim: ClaimRef
-    devices: Annotated[tuple[ReservedDevice, ...], Meta(min_length=1, max_length=32)]
-    seconds: Annotated[int, Meta(ge=1, le=3600)]
-
-
 class MigNodeSpec(_Struct, frozen=True):
     """Driver and allocator of the node's devices, and requests to the plugin.
 
     ``allocator``: ``controller`` or ``scheduler``. ``drain`` is written by the administrator,
-    ``reservations`` by the controller, every other field by the plugin.
+    every other field by the plugin.
     """
 
     driver: Word
     pool: Name
     allocator: Word
     drain: Drain | None = None
-    reservations: Annotated[tuple[Reservation, ...], Meta(max_length=MOST_RESERVATIONS)] = ()
 
 
 class FailedClaim(_Value, frozen=True):
@@ -386,31 +356,6 @@ class NodeMode(_Value, frozen=True):
     message: Text = ""
 
 
-class AnswerState(StrEnum):
-    """Outcome of a reservation on its node.
-
-    ``made``: all slices are there. ``failed``: the slices cannot be made. ``refused``: the node
-    makes no slices for this claim before its allocation, for a reason that is not in the GPUs.
-    ``expired``: the time of the reservation is over, and no slice is left.
-    """
-
-    MADE = "made"
-    FAILED = "failed"
-    REFUSED = "refused"
-    EXPIRED = "expired"
-
-
-class Answer(_Value, frozen=True):
-    """The node's answer to the reservation ``id``.
-
-    ``state``: a word of ``AnswerState``; a newer node may write other words.
-    """
-
-    id: Uid
-    state: Annotated[str, Meta(max_length=32)]
-    message: Annotated[str, Meta(max_length=ANSWER_CHARACTERS)] = ""
-
-
 class MigNodeStatus(_Struct, frozen=True):
     """State of the node as the plugin last saw it.
 
@@ -419,8 +364,8 @@ class MigNodeStatus(_Struct, frozen=True):
     which calls were cut short.
     ``last_heartbeat_time``: when the plugin last served kubelet and looked at its GPUs; written at
     least once a minute, empty with older plugins.
-    ``capabilities``: features of the plugin that older plugins lack, such as ``Reservations``; also
-    its restrictions: ``HostUsersOnly``.
+    ``capabilities``: features that not every plugin has, such as strategies of sharing; also its
+    restrictions: ``HostUsersOnly``.
     """
 
     driver_version: Key = ""
@@ -431,7 +376,6 @@ class MigNodeStatus(_Struct, frozen=True):
     mode: NodeMode | None = None
     failed_claims: Annotated[tuple[FailedClaim, ...], Meta(max_length=64)] = ()
     capabilities: Annotated[tuple[Word, ...], Meta(max_length=16)] = ()
-    reservations: Annotated[tuple[Answer, ...], Meta(max_length=MOST_RESERVATIONS)] = ()
     geometries: Annotated[list[GeometryField], Meta(max_length=MOST_GEOMETRIES)] = msgspec.field(
         default_factory=list
     )

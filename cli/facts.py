@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from api.errors import ApiError
 from cli.output import CliError, Exit
 from cli.session import Session
 from cli.site import Site, survey
@@ -34,7 +33,6 @@ from dra.common.resources import (
     at,
 )
 from dra.gangs.membership import KINDS, PodGroups, read_annotations, read_membership, read_pod_group
-from dra.gpu.mignode import reservations_of
 from dra.gpu.names import finalizer
 from dra.kube.client import first_served
 from dra.kube.errors import ForbiddenError, ObjectNotFoundError
@@ -71,8 +69,7 @@ class ClusterFacts:
 
     ``leader``: name of the controller that allocates; empty if none does, None if that could not be
     read. ``plugins``: by node, the fault of the plugin's pod (empty for none); None if no such pods
-    were found. ``groups``: objects that say how large gangs are. ``reserved``: by claim UID, the
-    slices that are being made for a claim before it is allocated, in words. ``unread``: kinds that
+    were found. ``groups``: objects that say how large gangs are. ``unread``: kinds that
     could not be listed for want of permission.
     """
 
@@ -88,7 +85,6 @@ class ClusterFacts:
     leader: str | None = None
     plugins: Mapping[str, str] | None = None
     groups: PodGroups = field(default_factory=PodGroups)
-    reserved: Mapping[str, str] = field(default_factory=dict)
     unread: tuple[str, ...] = field(default=())
     nodes: Mapping[str, Obj] = field(default_factory=dict)
     class_objects: tuple[Obj, ...] = ()
@@ -226,7 +222,6 @@ def read_facts(session: Session, namespace: str, *, listed: Lister | None = None
     return ClusterFacts(
         driver=session.driver,
         site=survey(mignodes, claims, driver=session.driver, now=session.now()),
-        reserved=_reserved(mignodes),
         installed=installed,
         claims=known,
         pods=pods,
@@ -260,20 +255,6 @@ def _pod_groups(session: Session, pods: Iterable[Pod], all_of: Lister) -> PodGro
         for obj in objects:
             groups.set(read_pod_group(kind, obj))
     return groups
-
-
-def _reserved(mignodes: Iterable[Obj]) -> dict[str, str]:
-    """Slices that are made for claims before their allocation, by the claim's UID, in words."""
-    found: dict[str, str] = {}
-    for obj in mignodes:
-        try:
-            reservations = reservations_of(obj)
-        except ApiError:
-            continue
-        for each in reservations:
-            devices = ", ".join(d.device for d in each.devices)
-            found[each.claim.uid] = f"{devices} on node {obj['metadata']['name']}"
-    return found
 
 
 def _read_pod(obj: Obj, annotations: tuple[str, ...]) -> Pod:

@@ -126,27 +126,6 @@ ROOM_AGAIN = (300.0, 3600.0)
 # A refusal to end a pod by its PodDisruptionBudget is remembered; other pods are preferred.
 BUDGET_REMEMBERED = 60.0
 
-# -- Its slice is made before it is allocated
-
-# A node has this long to make reserved slices, which are queued behind others on its GPUs.
-RESERVED_ANSWER = 30.0
-
-# A node gives back reserved slices by itself if nobody allocates them, as when there is no leader.
-RESERVED_ON_NODE = 120
-
-# Reservations of a former leader stay until their pods have been looked at.
-RESERVED_BY_OTHERS = 20.0
-
-# The reservation of an allocated claim stays at most so long, so that another write can remove it
-# too. It is removed after half of the time at the earliest, when the allocation has been stored.
-RESERVED_LINGERS = 5.0
-
-# A write of reservations waits for more while pods are decided.
-RESERVED_GATHERS = 0.02
-
-# A write of reservations is tried again after it failed.
-RESERVING_AGAIN = (0.05, 5.0)
-
 # -- It is allocated, and its node is named in a label
 
 # Between two labels that are written right after allocations, beyond the first eight.

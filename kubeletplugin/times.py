@@ -58,9 +58,6 @@ FRESH_SECONDS = 1.0
 """Time in which a claim from the watch counts as current and is not read again. The watch also
 shows a change within that time, and slices that were then made for nothing are given back."""
 
-RESERVED_SECONDS = 0.5
-"""Time in which a reserved slice is tried for; then the controller tries another GPU."""
-
 AWAITED_SECONDS = 8.0
 """Time in which a slice for which kube-scheduler waits is tried for. Far less than kube-scheduler's
 600 s."""

@@ -186,14 +186,6 @@ class Explainer:
 
     def _waiting(self, problem: Problem) -> Verdict:
         wanted = _wanted(problem.claims)
-        reserved = self._facts.reserved
-        made = {c.claim.ref: reserved.get(c.claim.ref.uid) for c in problem.claims}
-        if all(made.values()):
-            text = "; ".join(
-                f"{where} is being made for claim {ref}" for ref, where in made.items()
-            )
-            first = finding(Why.MADE_FIRST, f"{text}, which is allocated once it is there")
-            return Verdict(Progress.WAITING, (first,), wanted=wanted)
         try:
             found = self._judge.explain(problem)
             gang = self._judge.gang_obstacle(problem.pod)

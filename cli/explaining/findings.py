@@ -44,7 +44,6 @@ class Why(StrEnum):
     NO_CONSUMER = "NoPod"
     SOON = "AboutToBeAllocated"
     PREEMPTS = "PreemptsOthers"
-    MADE_FIRST = "MadeFirst"
     NOT_SCHEDULED = "NotScheduled"
     PREPARING = "Preparing"
     UNREAD = "NotAllowedToRead"

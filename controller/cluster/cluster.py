@@ -63,29 +63,10 @@ _SHOWN = 500
 
 
 @dataclass(frozen=True, slots=True)
-class SpecReservations:
-    """``spec.reservations`` of a MigNode, not decoded, at the resourceVersion ``version``."""
-
-    version: str
-    fields: list[Obj]
-
-    @classmethod
-    def of(cls, obj: Obj) -> SpecReservations:
-        version = str(at(obj, "metadata", "resourceVersion", default=""))
-        return cls(version, [*at(obj, "spec", "reservations")])
-
-    @property
-    def claims(self) -> frozenset[str]:
-        """UIDs of the claims that the reservations are for."""
-        return frozenset(str(at(each, "claim", "uid", default="")) for each in self.fields)
-
-
-@dataclass(frozen=True, slots=True)
 class NodeRecord:
     """A MigNode of our driver; the controller or kube-scheduler allocates its GPUs."""
 
     inventory: Inventory
-    reserved: SpecReservations
     asked: str = ""
     """Value of the annotation by which an administrator asks for room; empty without one."""
     heartbeat: datetime | None = None
@@ -186,11 +167,6 @@ class Cluster:
         found = {n for n, r in self._nodes.items() if r.heartbeat and r.heartbeat < since}
         return found if len(found) < len(self._nodes) else set()
 
-    def reserved(self, node: str) -> SpecReservations | None:
-        """Reservations in the MigNode of a node; None if the node has no MigNode of our driver."""
-        known = self._nodes.get(node)
-        return known.reserved if known is not None else None
-
     def set_node(self, obj: Obj) -> None:
         facts = read_node(obj)
         if self.hosts.set_node(facts):
@@ -225,15 +201,13 @@ class Cluster:
             self.claim_index.touch(before - (self.fleet.instance_claims(name) or frozenset()))
         if inventory.driver == self.driver:
             asked = at(obj, "metadata", "annotations", defrag(self.driver), default="")
-            known = NodeRecord(inventory, SpecReservations.of(obj), asked, heartbeat_of(obj))
+            known = NodeRecord(inventory, asked, heartbeat_of(obj))
             self._touch_pods_of(self._set_own(known))
         else:
             self._nodes.pop(name, None)
 
     def remove_mignode(self, name: str) -> None:
-        reserved = self.reserved(name)
         self._drop_mignode(name)
-        self._touch_pods_of(reserved.claims if reserved is not None else ())
 
     def _drop_mignode(self, name: str) -> None:
         self.unreadable.pop(name, None)
@@ -241,7 +215,6 @@ class Cluster:
         self.fleet.drop_inventory(name)
         self._nodes.pop(name, None)
         self._set_request(name, None)
-        self._effects.reserved.add(name)
         self._effects.labels.add(name)
         self._effects.classes = self._effects.classes or self._offered(name) != offered
         self.claim_index.touch(touched)
@@ -250,26 +223,20 @@ class Cluster:
         """Take a MigNode of our driver.
 
         Returns the UIDs of claims whose pods are to be looked at: claims whose Prepare failed or
-        may have been cut short, since kubelet may have to ask for them again, and claims whose
-        reservations the node may have answered.
+        may have been cut short, since kubelet may have to ask for them again.
         """
-        inventory, reserved = known.inventory, known.reserved
-        name = inventory.node
+        inventory, name = known.inventory, known.inventory.node
         before = self._nodes.get(name)
         self._nodes[name] = known
         self._effects.labels.add(name)
         if before is not None and before.asked != known.asked:
             self._set_request(name, RoomRequest.read(known.asked))
-        if reserved.fields != (before.reserved.fields if before is not None else []):
-            self._effects.reserved.add(name)
         was = before.inventory if before is not None else None
         if inventory.failed_claims != (was.failed_claims if was is not None else ()):
             self._effects.failures.add(name)
         found = frozenset(f.claim.uid for f in inventory.failed_claims)
         if inventory.resumed and (was is None or was.resumed != inventory.resumed):
             found = self.fleet.claims_on(name)
-        if was is None or was.ready != inventory.ready or was.answers != inventory.answers:
-            found |= reserved.claims
         return found
 
     def _set_request(self, node: str, request: RoomRequest | None) -> None:

@@ -6,7 +6,7 @@ there is first something to note, and is dropped when the pod, claim or gang is 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from dataclasses import dataclass, field, fields
 from math import inf
 from operator import attrgetter
@@ -21,25 +21,12 @@ from dra.claims.reasons import Obstacle, Reason
 from dra.claims.wants import ClaimWants
 from dra.common.resources import ObjectKey
 from dra.gangs.membership import GangKey
-from dra.gpu.inventory import ClaimRef, Reservation
+from dra.gpu.inventory import ClaimRef
 from dra.kube.timing import Backoff
 from dra.pods.pods import Pod
 
 Said = dict[str, tuple[Obstacle, float]]
 """By subject, the obstacle that was last told of an object, and the monotonic time of that."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reserved:
-    """Reservations for a pod, by claim UID; the node has until ``until`` to answer."""
-
-    decision: Decision
-    reservations: Mapping[str, Reservation]
-    until: float
-
-    @property
-    def claims(self) -> tuple[ClaimRef, ...]:
-        return tuple(r.claim for r in self.reservations.values())
 
 
 @dataclass(slots=True)
@@ -156,7 +143,6 @@ class PodRecord:
     nomination: Nomination | None = None
     marks: Marks | None = None
     eviction: Backoff | None = None
-    reserved: Reserved | None = None
     naming: Backoff | None = None
     room: RoomMaking | None = None
     budget_until: float = -inf
@@ -287,7 +273,6 @@ class Effects:
     ``templates``: templates of limits that are gone, or that no living pod names any more.
     ``opted_in``: namespaces that have opted in to templates of limits.
     ``labels``: nodes whose labels may be out of date.
-    ``reserved``: nodes whose MigNodes reserve something else than before.
     """
 
     pods: set[ObjectKey] = field(default_factory=set)
@@ -306,7 +291,6 @@ class Effects:
     templates: set[ObjectKey] = field(default_factory=set)
     opted_in: set[str] = field(default_factory=set)
     labels: set[str] = field(default_factory=set)
-    reserved: set[str] = field(default_factory=set)
 
     def take(self) -> Effects:
         if not self:

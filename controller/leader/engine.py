@@ -18,7 +18,7 @@ from controller.keep.labels import NodeLabels
 from controller.keep.node_classes import NodeClasses
 from controller.keep.templates import LimitTemplates
 from controller.queue.line import gang_uid
-from controller.serve import made_first, making_room, placing
+from controller.serve import making_room, placing
 from controller.serve.allocations import note_claim
 from controller.serve.claims import serve_claim
 from controller.serve.nudges import is_crowded
@@ -93,7 +93,7 @@ class Engine:
             keepers.append(NodeLabels(world))
         if world.options.node_classes is not None:
             keepers.append(NodeClasses(world, world.options.node_classes))
-        keepers += [world.reporter.conditions, world.reservations]
+        keepers.append(world.reporter.conditions)
         self._keepers = Keepers(keepers, world.now)
         self._is_keepers_turn = True
 
@@ -148,12 +148,7 @@ class Engine:
         if claim is not None:
             self._attempt(claim, serve_claim, world.claim_looked_at)
             return True
-        return (
-            self._go_on_deciding(idle=False)
-            or self._look()
-            or world.reservations.work_if_idle()
-            or self._go_on_deciding(idle=True)
-        )
+        return self._go_on_deciding(idle=False) or self._look() or self._go_on_deciding(idle=True)
 
     def _look(self) -> bool:
         world = self._world
@@ -244,7 +239,6 @@ class Engine:
             world.reporter.left(pod)
             world.line.leaves(pod.uid)
             if record is not None:
-                made_first.end(world, record)
                 making_room.end(world, record)
 
     def _claim_changed(self, key: ObjectKey) -> None:
@@ -254,7 +248,6 @@ class Engine:
     def _pod_gone(self, record: PodRecord) -> None:
         world = self._world
         placing.end_unproven(world, record)
-        made_first.end(world, record)
         making_room.end(world, record)
         world.line.leaves(record.pod.uid)
 

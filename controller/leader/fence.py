@@ -24,8 +24,6 @@ Nothing else needs a fence:
   kube-controller-manager reserves the claim again for a pod that is bound.
 - A late removal of our finalizer fits only a claim without an allocation, or one that is being
   deleted and that nobody may use any more.
-- A late reservation in a MigNode names the list that it replaces: it fails, or brings ids that this
-  leader sees and removes. It allocates nothing.
 - A scheduling gate lifted late, a pod's condition and a DeviceClass allocate nothing.
 """
 

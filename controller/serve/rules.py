@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from controller.cluster.records import PodRecord
-from controller.serve import made_first, making_room, placing
+from controller.serve import making_room, placing
 from controller.serve.allocations import allocate, is_gated, lift_gate, repeat_uncertain_writes
 from controller.serve.gangs import find_gang, half_gang, holds_gate, place_gang
 from controller.serve.giving_back import (
@@ -71,7 +71,6 @@ def tell_what_it_lacks(world: World, record: PodRecord) -> Iterator[Act]:
         return
     found, foreign = record.examined.found, record.examined.foreign
     world.line.leaves(pod.uid)
-    made_first.end(world, record)
     making_room.end(world, record)
     if isinstance(found, Fault):
         yield Wait(found.obstacle, [found.claim])
@@ -99,9 +98,9 @@ def rest(world: World, record: PodRecord) -> Iterator[Act]:
 
 
 def await_another_pod(world: World, record: PodRecord) -> Iterator[Act]:
-    """Have a pod wait while slices are being made of a claim that another pod names too."""
+    """Have a pod wait while another pod's claim, which it names too, is being written."""
     problem = world.examined(record)
-    if problem is not None and record.reserved is None and counts_already(world, problem):
+    if problem is not None and counts_already(world, problem):
         yield Wait(None, (), record.pod.key)
 
 
@@ -114,21 +113,8 @@ def serve_gang(world: World, record: PodRecord) -> Iterator[Act]:
         yield DONE
 
 
-def take_what_was_made(world: World, record: PodRecord) -> Iterator[Act]:
-    """Allocate the slices that were reserved for a pod once they are made; wait until then."""
-    problem = world.examined(record)
-    if problem is None:
-        return
-    made = made_first.go_on(world, record, problem)
-    if isinstance(made, Decision):
-        yield from _write(world, record, problem, made)
-    elif made is not None:
-        yield made
-        yield DONE
-
-
 def place_alone(world: World, record: PodRecord) -> Iterator[Act]:
-    """Place a pod by itself: allocate its slices, have them made first, or have it wait."""
+    """Place a pod by itself: allocate its slices, or have it wait."""
     pod, problem = record.pod, world.examined(record)
     if problem is None or record.examined is None:
         return
@@ -147,12 +133,7 @@ def place_alone(world: World, record: PodRecord) -> Iterator[Act]:
     elif isinstance(found, list):
         yield from found
     elif found is not None:
-        look = made_first.reserve(world, record, found, problem.claims)
-        if look is None:
-            yield from _write(world, record, problem, found)
-        else:
-            yield from _await_others(world, record, problem, found)
-            yield look
+        yield from _write(world, record, problem, found)
 
 
 def _write(
@@ -167,15 +148,9 @@ def _write(
             placing.end_unproven(world, record)
         world.pod_answered(pod.key, error)
 
-    yield from _await_others(world, record, problem, decision)
-    yield allocate(world, pod, decision, problem.claims, done)
-
-
-def _await_others(
-    world: World, record: PodRecord, problem: Problem, decision: Decision
-) -> Iterator[Look]:
     if record.examined is not None and record.examined.foreign is not None:
         yield placing.begin_unproven(world, record, decision.node, problem.others)
+    yield allocate(world, pod, decision, problem.claims, done)
 
 
 CAUSES: tuple[FindCause, ...] = (lost_node, half_gang, hindered)
@@ -192,7 +167,6 @@ RULES: tuple[Rule, ...] = (
     rest,
     await_another_pod,
     serve_gang,
-    take_what_was_made,
     place_alone,
 )
 """Rules in order; the look ends with the first one that writes to a claim or has the pod wait."""

@@ -17,7 +17,6 @@ from controller.queue.refusals import Refusals
 from controller.queue.searches import Decisions, FailedSearches, Room
 from controller.report.report import Reporter
 from controller.serve.evaluations import ClaimSelectors, Evaluations
-from controller.serve.reservations import Reservations
 from controller.write.claims import ClaimWriter
 from controller.write.in_flight import InFlight, WriteAnswer, WriteJob, one
 from controller.write.requests import NotLeadingError, RefusedError
@@ -185,7 +184,6 @@ class World:
         self.gangs_rest_until = float("-inf")
         """Monotonic time before which no decision of a gang goes on, so that other work is done."""
         self.alike: BoundedCache[str, AlikePods] = BoundedCache(_TEMPLATES)
-        self.reservations = Reservations(cluster, self.requests, in_flight, now=now)
 
     # -- what rules ask
 

@@ -10,7 +10,6 @@ from typing import Any
 
 from dra.claims.claims import field_manager
 from dra.common.resources import (
-    MIG_NODES,
     NODES,
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
@@ -26,7 +25,6 @@ from dra.kube.timing import rfc3339
 from dra.pods.pods import Pod
 
 _NOMINATED = "/status/nominatedNodeName"
-_RESERVED = "/spec/reservations"
 
 
 class NotLeadingError(Exception):
@@ -229,16 +227,6 @@ class Requests:
         body = {"metadata": {"name": node, "labels": dict(labels)}}
         manager = f"{self.driver}/labels"
         return self.api.apply(NODES, body, field_manager=manager, force=False)
-
-    def reserve(self, node: str, before: list[Obj], wanted: list[Obj]) -> Obj:
-        """Replace ``spec.reservations`` of a MigNode.
-
-        Raises:
-            ConflictError: the present value is not ``before``.
-        """
-        change: Obj = {"op": "add", "value": wanted} if wanted else {"op": "remove"}
-        steps = [is_still(_RESERVED, before or None), {**change, "path": _RESERVED}]
-        return self.take_steps(MIG_NODES, ("", node), steps)
 
 
 def _only_classes(template: Obj) -> Obj:

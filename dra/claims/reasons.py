@@ -37,7 +37,6 @@ class Reason(StrEnum):
     NEXT_IN_LINE = "NextInLine"
     TAKEN_BACK = "AllocationTakenBack"
     REFUSED = "AllocationRefused"
-    NOT_MADE = "SliceNotMade"
     PREPARE_FAILED = PREPARE_FAILED
     EVICTED = "PodEvicted"
     NOT_EVICTED = "PodNotEvicted"

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from api.mignode import (
-    Answer,
-    AnswerState,
     ClaimRef,
     Drain,
     FailedClaim,
@@ -17,8 +15,6 @@ from api.mignode import (
     Instance,
     InstanceState,
     NodeMode,
-    Reservation,
-    ReservedDevice,
 )
 from dra.gpu.geometry import Geometry, Usage
 from dra.gpu.names import gpu_name
@@ -27,11 +23,7 @@ from dra.gpu.shares import ShareOffer
 __all__ = [
     "HARMFUL",
     "HOST_USERS_ONLY",
-    "MAKES_RESERVATIONS",
-    "MOST_RESERVED_DEVICES",
     "AllocatorKind",
-    "Answer",
-    "AnswerState",
     "ClaimRef",
     "Drain",
     "FailedClaim",
@@ -46,8 +38,6 @@ __all__ = [
     "Inventory",
     "NodeMode",
     "Publication",
-    "Reservation",
-    "ReservedDevice",
 ]
 
 HOST_USERS_ONLY = "HostUsersOnly"
@@ -55,12 +45,6 @@ HOST_USERS_ONLY = "HostUsersOnly"
 
 No container with a user namespace of its own starts there. A plugin that does not say it can.
 """
-
-MAKES_RESERVATIONS = "Reservations"
-"""Word in ``status.capabilities`` of a node that makes reserved slices (``Reservation``)."""
-
-MOST_RESERVED_DEVICES = 128
-"""Upper bound on the slices in all reservations of a node, so that its MigNode stays small."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,7 +212,6 @@ class Inventory:
     failed_claims: tuple[FailedClaim, ...] = ()
     mode: NodeMode | None = None
     capabilities: tuple[str, ...] = ()
-    answers: tuple[Answer, ...] = ()
 
     def gpu(self, name: str) -> Gpu | None:
         """The GPU called ``gpu-<minor>``."""

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import fields, replace
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from msgspec import structs
 
@@ -21,8 +20,6 @@ from dra.common.resources import Obj, at
 from dra.gpu.geometry import Engines, Geometry, Placement, Profile
 from dra.gpu.inventory import (
     AllocatorKind,
-    Answer,
-    AnswerState,
     ClaimRef,
     Drain,
     Gpu,
@@ -34,7 +31,6 @@ from dra.gpu.inventory import (
     InstanceState,
     Inventory,
     Publication,
-    Reservation,
 )
 from dra.gpu.names import parse_device
 from dra.gpu.shares import UNENFORCED, ShareOffer
@@ -69,10 +65,6 @@ def to_mignode(inventory: Inventory, *, transition_time: str = "") -> Obj:
         mode=structs.replace(mode, message=wire.clipped(mode.message)) if mode else None,
         failed_claims=inventory.failed_claims,
         capabilities=inventory.capabilities,
-        reservations=tuple(
-            structs.replace(a, message=a.message[: wire.ANSWER_CHARACTERS])
-            for a in inventory.answers
-        ),
         geometries=[_geometry_out(name, geometry) for geometry, name in names.items()],
         gpus=[_gpu_out(g, names) for g in inventory.gpus],
         summary=_summary(inventory),
@@ -88,7 +80,7 @@ def to_mignode(inventory: Inventory, *, transition_time: str = "") -> Obj:
 
 
 def from_mignode(obj: Obj) -> Inventory:
-    """The inventory in a MigNode object. Answers with an unknown state are left out.
+    """The inventory in a MigNode object.
 
     Raises:
         api.errors.InvalidObjectError: a field is missing, of a wrong type or out of bounds, or an
@@ -100,7 +92,6 @@ def from_mignode(obj: Obj) -> Inventory:
     geometries = {g.name: _geometry_in(g) for g in status.geometries}
     conditions = {c.type: c for c in status.conditions}
     ready = conditions.get(READY)
-    known = {*AnswerState}
     return Inventory(
         node=node.name,
         pool=spec.pool,
@@ -118,11 +109,6 @@ def from_mignode(obj: Obj) -> Inventory:
         failed_claims=status.failed_claims,
         mode=status.mode,
         capabilities=status.capabilities,
-        answers=tuple(
-            Answer(a.id, AnswerState(a.state), a.message)
-            for a in status.reservations
-            if a.state in known
-        ),
     )
 
 
@@ -147,22 +133,6 @@ def drain_of(obj: Obj) -> Drain | None:
         api.errors.InvalidObjectError: a field is missing or of a wrong type.
     """
     return wire.decode({**obj, "status": {}}).spec.drain
-
-
-def reservations_of(obj: Obj) -> tuple[Reservation, ...]:
-    """The reservations in a MigNode object.
-
-    Raises:
-        api.errors.InvalidObjectError: a field is missing or of a wrong type.
-    """
-    if not (obj.get("spec") or {}).get("reservations"):
-        return ()
-    return wire.decode({**obj, "status": {}}).spec.reservations
-
-
-def reservation_fields(reservations: Iterable[Reservation]) -> list[dict[str, Any]]:
-    """``spec.reservations`` of a MigNode object."""
-    return [wire.as_json(each) for each in reservations]
 
 
 @lru_cache(maxsize=16)

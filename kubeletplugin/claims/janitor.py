@@ -140,7 +140,7 @@ class Janitor:
             _log.exception("cannot be recovered", extra=about(ref))
 
     def _finish_or_undo(self, ref: ClaimRef, *, is_early: bool) -> None:
-        fate = self._early.fate(ref)
+        fate = self._early.reader.fate(ref)
         if fate in {ClaimFate.HERE, ClaimFate.UNKNOWN}:
             self._node.outcomes.cut_short()
         if fate is ClaimFate.UNKNOWN:
@@ -294,7 +294,7 @@ class Janitor:
 
         It runs as the claim's only task.
         """
-        fate = self._early.fate(ref)
+        fate = self._early.reader.fate(ref)
         if fate is ClaimFate.IDLE and any(
             e.state in ARRIVING for e in self._journal.of_claim(ref.uid)
         ):
@@ -368,7 +368,7 @@ class Janitor:
         lost = [e for e in self._journal.of_claim(ref.uid) if e.state is State.LOST]
         if not lost or not all(e.wiped for e in lost):
             return False
-        if self._early.fate(ref) is not ClaimFate.HERE:
+        if self._early.reader.fate(ref) is not ClaimFate.HERE:
             return False
         try:
             self._node.preparer.prepare(ref)

@@ -51,7 +51,7 @@ class Preparer:
     """Prepares claims; one call per claim at a time (see ClaimTasks in node.py).
 
     ``read``: reads a claim for which kubelet asks, and its devices. ``read_early``: the same for a
-    claim for which kubelet has not asked yet; for a reservation the claim is None.
+    claim for which kubelet has not asked yet.
     """
 
     def __init__(  # noqa: PLR0913 - the parts that a transaction joins
@@ -190,7 +190,7 @@ class Preparer:
     def _as_configured(self, entry: Entry, device: AllocatedDevice) -> Entry:
         """The entry with the MPS limits of the allocation.
 
-        An entry that was made for a reservation does not have them yet.
+        Its class may have changed since a slice was made early.
         """
         limits = mps_limits(device, entry.share)
         if entry.state not in ARRIVING or entry.mps == limits:

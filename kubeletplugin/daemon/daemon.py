@@ -14,11 +14,8 @@ from dra.claims.claims import Claim
 from dra.claims.reasons import NodeReason
 from dra.gpu.inventory import (
     HOST_USERS_ONLY,
-    MAKES_RESERVATIONS,
-    AllocatorKind,
     ClaimRef,
     Inventory,
-    Reservation,
 )
 from dra.kube.client import KubeApi
 from dra.kube.loop import Loop
@@ -150,7 +147,6 @@ class Daemon:
             common,
             inventory=self.inventory.of_mignode,
             responds=common.telemetry.liveness.responds,
-            on_reserved=self._take_reservations,
         )
         self.failed_gpus = FailedGpus(
             options.binding_conditions, on_change=common.changed, clock=common.clock
@@ -187,8 +183,6 @@ class Daemon:
 
         def read_early(ref: ClaimRef) -> tuple[Claim | None, tuple[AllocatedDevice, ...]]:
             seen = self.claim_watch.take(ref) if self.claim_watch is not None else None
-            if devices := self.early.devices(ref):
-                return None, devices
             return claims.read_expected(ref, seen)
 
         slices = Slices(
@@ -355,25 +349,13 @@ class Daemon:
             outcomes.listed(),
             outcomes.resumed,
             capabilities=(
-                *((MAKES_RESERVATIONS,) if self._reserves else ()),
                 *(() if self.hardware.makes_nodes else (HOST_USERS_ONLY,)),
                 *needs.offers,
             ),
-            answers=self.early.answers(),
             mode=self.layouts.mode,
             missing=needs.missing,
             cdi_hook=needs.hook,
         )
-
-    def _take_reservations(self, reserved: tuple[Reservation, ...]) -> None:
-        if self._reserves:
-            self.early.take(reserved)
-
-    @property
-    def _reserves(self) -> bool:
-        """True if slices are made here for reservations, before claims are allocated."""
-        by_us = self.common.options.allocator is AllocatorKind.CONTROLLER
-        return by_us and self.claim_watch is not None
 
     def _pause(self, asked: Pause | None) -> None:
         conflict = asked.conflict if asked is not None else None

@@ -13,16 +13,14 @@ from api.errors import InvalidObjectError
 from dra.common.resources import MIG_NODES, NODES, Obj
 from dra.gpu.inventory import (
     AllocatorKind,
-    Answer,
     Drain,
     FailedClaim,
     Gpu,
     Inventory,
     NodeMode,
     Publication,
-    Reservation,
 )
-from dra.gpu.mignode import drain_of, from_mignode, heartbeat_of, reservations_of, to_mignode
+from dra.gpu.mignode import drain_of, from_mignode, heartbeat_of, to_mignode
 from dra.kube.client import KubeApi
 from dra.kube.errors import AlreadyExistsError, ConflictError, KubeError, ObjectNotFoundError
 from dra.kube.reflector import Change, Reflector
@@ -37,7 +35,7 @@ from kubeletplugin.publishing.writeloop import WriteLoop
 
 _log = logging.getLogger(__name__)
 _VERSIONS_KEPT = 8
-_OTHERS = frozenset({"drain", "reservations"})
+_OTHERS = frozenset({"drain"})
 """Fields of ``spec`` that others write."""
 
 
@@ -104,7 +102,6 @@ class NodeFacts:
     failed_claims: tuple[FailedClaim, ...] = ()
     resumed: str = ""
     capabilities: tuple[str, ...] = ()
-    answers: tuple[Answer, ...] = ()
     mode: NodeMode | None = None
     missing: str = ""
     cdi_hook: str = ""
@@ -168,7 +165,6 @@ class NodeInventory:
             resumed=facts.resumed,
             failed_claims=facts.failed_claims,
             capabilities=facts.capabilities,
-            answers=facts.answers,
             mode=facts.mode,
         )
 
@@ -196,8 +192,7 @@ class MigNodePublisher(WriteLoop):
     ``inventory``: returns the inventory, or None while it is not known; called in this writer's
     thread. ``responds``: True if the plugin works; asked before a heartbeat, for which a write is
     made only where no other was made for a minute. :attr:`drain`: the drain in the object, which
-    administrators write. ``on_reserved``: called with the reservations after each change of the
-    MigNode, in the thread of the watch.
+    administrators write.
     """
 
     def __init__(
@@ -206,7 +201,6 @@ class MigNodePublisher(WriteLoop):
         *,
         inventory: Callable[[], Inventory | None],
         responds: Callable[[], bool],
-        on_reserved: Callable[[tuple[Reservation, ...]], None] = lambda _: None,
     ) -> None:
         node_name = common.options.node_name
         self._mirror = Reflector(
@@ -223,7 +217,6 @@ class MigNodePublisher(WriteLoop):
         self._responds = responds
         self._heartbeat, self._heartbeat_at = "", float("-inf")
         self._on_drain = common.changed
-        self._on_reserved = on_reserved
         self.drain: Drain | None = None
         self._answer: Obj | None = None
         self._versions: deque[str] = deque(maxlen=_VERSIONS_KEPT)
@@ -231,7 +224,7 @@ class MigNodePublisher(WriteLoop):
         self._owner: Obj | None = None
 
     def look(self) -> Inventory | None:
-        """Read the MigNode, its drain and reservations; None if there is none, or no answer."""
+        """Read the MigNode and its drain; None if there is none, or no answer."""
         try:
             found = self._api.get(MIG_NODES, self._node_name)
             inventory = from_mignode(found)
@@ -239,7 +232,6 @@ class MigNodePublisher(WriteLoop):
             _log.info("MigNode %s: %s", self._node_name, error)
             return None
         self.drain = inventory.drain
-        self._hear_of_reservations(found)
         return inventory
 
     def _changed(self, change: Change) -> None:
@@ -247,7 +239,6 @@ class MigNodePublisher(WriteLoop):
         if drain != self.drain:
             self.drain = drain
             self._on_drain()
-        self._hear_of_reservations(change.new or {})
         if change.new is None:
             self._owner = None  # it may be gone because the Node was replaced
         if change.new is None or change.rewound:
@@ -255,12 +246,6 @@ class MigNodePublisher(WriteLoop):
         elif change.kind == "added" or _version(change.new) in self._versions:
             return
         self.thread.notify()
-
-    def _hear_of_reservations(self, obj: Obj) -> None:
-        try:
-            self._on_reserved(reservations_of(obj))
-        except InvalidObjectError as error:
-            _log.warning("what is reserved cannot be told: %s", error)
 
     def _known(self) -> Obj | None:
         """The latest MigNode from the watch or the answers to own writes; None without one."""

@@ -462,7 +462,6 @@ def test_the_definition_of_this_version_has_every_field() -> None:
     "path",
     [
         "spec.drain",
-        "spec.reservations",
         "status.mode",
         "status.gpus.sliceSharing",
         "status.cdiHook",

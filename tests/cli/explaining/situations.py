@@ -8,9 +8,8 @@ from typing import Any
 
 from msgspec import structs
 
-from dra.common.resources import DEVICE_CLASSES, MIG_NODES, PODS, RESOURCE_CLAIMS, Obj
-from dra.gpu.inventory import AllocatorKind, ClaimRef, Instance, Reservation, ReservedDevice
-from dra.gpu.mignode import reservation_fields
+from dra.common.resources import DEVICE_CLASSES, PODS, Obj
+from dra.gpu.inventory import AllocatorKind, ClaimRef, Instance
 from tests.cli.world import LEASE_SECONDS, World
 from tests.controller.helpers.objects import DRIVER, gpu, instance, request
 from tests.dra.gpus import A100
@@ -342,22 +341,6 @@ def _said(world: World, reason: str, message: str) -> None:
 @situation("taken back", "AllocationTakenBack", "node node-a was taken back", leads=False)
 def taken_back(world: World) -> None:
     _said(world, "AllocationTakenBack", "the allocation on node node-a was taken back")
-
-
-@situation(
-    "made before it is allocated",
-    "MadeFirst",
-    "gpu-0-mig-3g20gb-9-4 on node node-a is being made",
-    "default/wanted",
-)
-def made_first(world: World) -> None:
-    world.add_node("node-a")
-    waiting_pod(world, request("r", "mig-3g.20gb"))
-    body = world.api.get(RESOURCE_CLAIMS, "wanted", namespace="default")
-    ref = ClaimRef("default", "wanted", body["metadata"]["uid"])
-    device = ReservedDevice("gpu-0-mig-3g20gb-9-4", "GPU-0", "r")
-    reservations = reservation_fields([Reservation("x-1", ref, (device,), 120)])
-    world.api.patch(MIG_NODES, "node-a", {"spec": {"reservations": reservations}})
 
 
 @situation("bound to a full node by another claim", "NoRoom", "node-a", "default/first")

@@ -21,7 +21,6 @@ from tests.controller.helpers.objects import gpu, instance
 
 _NOT_OF_WAITING = {
     Reason.ALLOCATED,
-    Reason.NOT_MADE,
     Reason.CLASS_CONFLICT,
     Reason.EXTENDED_RESOURCE_TAKEN,
     Reason.EVICTED,
@@ -34,7 +33,7 @@ _NOT_OF_WAITING = {
     Reason.MIGNODE_UNREADABLE,
 }
 _WITHOUT_REMEDY = {
-    *(Why.NOT_OURS, Why.NO_CLAIMS, Why.SOON, Why.MADE_FIRST, Why.PREPARING),
+    *(Why.NOT_OURS, Why.NO_CLAIMS, Why.SOON, Why.PREPARING),
     *(AnswerReason.FITS, AnswerReason.NO_SUCH_DEVICE, AnswerReason.UNAVAILABLE),
     *(MisfitReason.NO_NODE, MisfitReason.BOUND, MisfitReason.ELSEWHERE, MisfitReason.LEFT_OUT),
     *(Reason.WAITING, Reason.UNSUPPORTED, Reason.TOO_MANY_TEMPLATES, Reason.SCHEDULER),

@@ -29,16 +29,6 @@ def allocation(node: str, device: str = "gpu-0-mig-1g5gb-19-0") -> Obj:
     }
 
 
-def reservation(name: str = "r") -> Obj:
-    """A reservation as the controller writes it into a MigNode."""
-    return {
-        "id": name,
-        "seconds": 120,
-        "claim": {"namespace": "default", "name": "c", "uid": "u"},
-        "devices": [{"device": "gpu-0-mig-1g5gb-19-0", "gpu": "GPU-0", "request": "r"}],
-    }
-
-
 def devices(claim: Obj) -> dict[str, Any]:
     """The request by which the plugin shows a claim's device."""
     result = claim["status"]["allocation"]["devices"]["results"][0]

@@ -8,11 +8,9 @@ from tests.cluster.rbac.requests import (
     APPLY,
     CLASSES,
     DRIVER,
-    JSON_PATCH,
     MERGE,
     device_class,
     refusal,
-    reservation,
 )
 
 
@@ -34,53 +32,10 @@ def test_the_controller_reads_volumes_and_namespaces_and_writes_none(controller:
 OURS = f"device.driver == '{DRIVER}' && device.attributes['{DRIVER}'].type == 'mig'"
 
 
-def test_of_a_mignode_the_controller_changes_what_is_reserved_and_nothing_else(
-    controller: Api, admin: Api, foreign_mignode: str
-) -> None:
-    path = "/spec/reservations"
-    steps = [
-        {"op": "test", "path": path, "value": None},
-        {"op": "add", "path": path, "value": [reservation()]},
-    ]
-    written = controller.request("PATCH", foreign_mignode, body=steps, content=JSON_PATCH)
-    assert written["spec"]["reservations"] == [reservation()]
-    stale = refusal(controller, "PATCH", foreign_mignode, body=steps, content=JSON_PATCH)
-    assert stale[0] == 422, "what is tested is no longer what is there"
-    for body in (
-        {"spec": {"pool": "x"}},
-        {"spec": {"allocator": "scheduler"}},
-        {"spec": {"drain": {"reason": "mine"}}},
-        {"metadata": {"labels": {"a": "b"}}},
-        {"metadata": {"finalizers": ["a.example/b"]}},
-    ):
-        status, text = refusal(controller, "PATCH", foreign_mignode, body=body, content=MERGE)
-        assert status == 403
-        assert "nothing of a MigNode but spec.reservations" in text
-    status_body = {"status": {"capabilities": ["x"]}}
-    where = f"{foreign_mignode}/status"
-    assert refusal(controller, "PATCH", where, body=status_body, content=MERGE)[0] == 403
-    before = written["spec"]["reservations"]
-    steps = [
-        {"op": "test", "path": path, "value": before},
-        {"op": "remove", "path": path},
-    ]
-    left = controller.request("PATCH", foreign_mignode, body=steps, content=JSON_PATCH)
-    assert "reservations" not in left["spec"]
-
-
-def test_the_schema_bounds_what_is_reserved(admin: Api, foreign_mignode: str) -> None:
-    good, [device] = reservation(), reservation()["devices"]
-    for bad in (
-        [{k: v for k, v in good.items() if k != "claim"}],
-        [good | {"id": ""}],
-        [good | {"seconds": 0}],
-        [good | {"devices": []}],
-        [good | {"devices": [device] * 33}],
-        [good, good],
-        [reservation(str(n)) for n in range(65)],
-    ):
-        body = {"spec": {"reservations": bad}}
-        assert refusal(admin, "PATCH", foreign_mignode, body=body, content=MERGE)[0] == 422
+def test_the_controller_writes_no_mignode(controller: Api, foreign_mignode: str) -> None:
+    body = {"spec": {"drain": {"reason": "mine"}}}
+    for where in (foreign_mignode, f"{foreign_mignode}/status"):
+        assert refusal(controller, "PATCH", where, body=body, content=MERGE)[0] == 403
 
 
 def test_the_controller_writes_its_own_device_classes(controller: Api, admin: Api) -> None:

@@ -22,7 +22,6 @@ from tests.cluster.rbac.requests import (
     allocation,
     devices,
     refusal,
-    reservation,
     status_of,
 )
 
@@ -77,23 +76,6 @@ def test_a_plugin_changes_nothing_of_what_is_drained(plugin: Api, admin: Api) ->
         assert status == 403
         assert "spec.drain is set by administrators only" in text
         plugin.request("PUT", where, body=body | {"spec": body["spec"]})
-    admin.delete("MigNode", "node-a")
-
-
-def test_a_plugin_changes_nothing_of_what_is_reserved(plugin: Api, admin: Api) -> None:
-    fresh = mignode("node-a")
-    reserved = fresh | {"spec": fresh["spec"] | {"reservations": [reservation()]}}
-    assert refusal(plugin, "POST", f"{MIGNODES}?dryRun=All", body=reserved)[0] == 403
-    made = plugin.create(fresh)
-    where = f"{MIGNODES}/node-a"
-    for before, after in (([], [reservation()]), ([reservation()], [])):
-        change = {"spec": {"reservations": before or None}}
-        body = admin.request("PATCH", where, body=change, content=MERGE)
-        spec = made["spec"] | ({"reservations": after} if after else {})
-        status, text = refusal(plugin, "PUT", where, body=body | {"spec": spec})
-        assert status == 403
-        assert "spec.reservations is set by the controller only" in text
-        plugin.request("PUT", f"{where}/status", body=body | {"status": made.get("status", {})})
     admin.delete("MigNode", "node-a")
 
 

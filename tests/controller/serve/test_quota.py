@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 
 from controller import times
-from dra.common.resources import DEVICE_CLASSES, MIG_NODES, RESOURCE_CLAIMS, Obj, Resource
+from dra.common.resources import DEVICE_CLASSES, RESOURCE_CLAIMS, Obj, Resource
 from dra.gpu.shares import ShareOffer
 from dra.kube.errors import KubeError, UnavailableError
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.desk import Desk, settle
 from tests.controller.helpers.objects import (
-    allocated,
     claim,
     copied,
     first_available,
@@ -25,7 +24,6 @@ from tests.controller.helpers.objects import (
     pod,
     request,
 )
-from tests.controller.serve.cutfirst import MADE, answers, reserved, waiting
 from tests.controller.serve.gangs.gangpods import create, delete, held, told
 from tests.controller.world.worldchecks import check_quotas, set_quotas
 from tests.dra.gpus import product_geometry
@@ -341,17 +339,3 @@ def test_a_whole_gpu_of_a_node_without_mignode_counts_as_more_than_any_has() -> 
     new.cluster.set_mignode(mignode("node-0", gpu(0, "node-0", mig=False)))
     new.run(seconds=1.0)
     assert new.devices("b")
-
-
-def test_a_reservation_of_the_leader_before_is_not_taken_over_where_others_hold_the_quota() -> None:
-    bench = waiting()
-    assert reserved(bench)
-    new = bench.succeeded_by("node-a")
-    new.cluster.set_mignode(bench.api.get(MIG_NODES, "node-a"))
-    set_quotas(new, {SMALL: {"devices": 1}})
-    new.claim(allocated(claim("o"), "node-a", "gpu-1-mig-1g5gb-19-3"))
-    new.pod(pod("o", "o"))
-    new.run()
-    assert "default holds 1 device" in told(new, "pod-c")
-    answers(new, MADE)
-    assert not new.devices("c")

@@ -16,8 +16,6 @@ from dra.cel.offers import describe, identity_of, kind_of, look
 from dra.gpu.geometry import Placement
 from dra.gpu.inventory import (
     AllocatorKind,
-    Answer,
-    AnswerState,
     Drain,
     FailedClaim,
     Gpu,
@@ -52,8 +50,7 @@ _OTHERS: dict[str, tuple[Any, ...]] = {
     "drain": (Drain(),),
     "failed_claims": ((FailedClaim("default", "c", "uid-c", "2026-01-01T00:00:00Z"),),),
     "mode": (NodeMode("layout", "pending", "all-1g"),),
-    "capabilities": (("Reservations",),),
-    "answers": ((Answer("id", AnswerState.MADE),),),
+    "capabilities": (("HostUsersOnly",),),
 }
 """Other values of a field, where it is not a text, a number or yes and no."""
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import sim.nvml
 from dra.claims.claims import read_claim
 from dra.common.resources import RESOURCE_CLAIMS, Obj
-from dra.gpu.inventory import ClaimRef, Inventory, Reservation
+from dra.gpu.inventory import ClaimRef, Inventory
 from dra.kube.errors import KubeError
 from dra.kube.reflector import Change
 from kubeletplugin.claims.node import ClaimAnswer
@@ -185,20 +185,6 @@ class Plant:
         watch = self.daemon.claim_watch
         assert watch is not None
         self.run(lambda: watch._changed(change))
-
-    def take_reservations(
-        self, *reserved: Reservation, hung: Collection[str] = ()
-    ) -> dict[str, str]:
-        """Make what is reserved, and give back what is no more; the answers by reservation."""
-        self.run(lambda: self.daemon.early.take(reserved))
-        self.eager_round(hung=hung)
-        answers = self.run(self.daemon.early.answers)
-        return {answer.id: answer.state for answer in answers}
-
-    def read_reservations(self) -> None:
-        """Make what is reserved in the MigNode, and give back what is no more."""
-        self.run(self.daemon.mignode.look)
-        self.eager_round()
 
     def eager_round(self, *, hung: Collection[str] = ()) -> None:
         """Make ahead, and give back, what is to be."""

@@ -12,10 +12,8 @@ from pathlib import Path
 from uuid import uuid4
 
 from dra.claims.conditions import published_binding
-from dra.common.resources import MIG_NODES, NODES, RESOURCE_CLAIMS, Obj
-from dra.gpu.inventory import ClaimRef, Reservation, ReservedDevice
-from dra.gpu.mignode import reservation_fields
-from dra.gpu.names import parse_device
+from dra.common.resources import NODES, RESOURCE_CLAIMS, Obj
+from dra.gpu.inventory import ClaimRef
 from dra.kube.client import KubeApi
 from dra.kube.errors import KubeError, ObjectNotFoundError
 from kubeletplugin.host.roots import Roots
@@ -140,19 +138,6 @@ class Site:
         """Give devices to a claim that has none."""
         api, body = self.api(), {"status": _given(ref.name, devices)}
         api.patch(RESOURCE_CLAIMS, ref.name, body, namespace=ref.namespace, subresource="status")
-
-    def reserve(self, ref: ClaimRef, devices: Sequence[str]) -> None:
-        """Have devices made for a claim that is not allocated; without any, no more."""
-        fields = reservation_fields([self.reservation(ref, devices)] if devices else [])
-        self.api().patch(MIG_NODES, NODE, {"spec": {"reservations": fields or None}})
-
-    def reservation(self, ref: ClaimRef, devices: Sequence[str]) -> Reservation:
-        """A reservation of devices for a claim."""
-        uuids = [g.uuid for g in self.machine.state().gpus]
-        reserved = tuple(
-            ReservedDevice(d, uuids[parse_device(d).minor], f"r{i}") for i, d in enumerate(devices)
-        )
-        return Reservation(f"reservation-{ref.uid}", ref, reserved, 3600)
 
     def delete_claim(self, ref: ClaimRef) -> None:
         """The claim is gone; that it is gone already is fine."""

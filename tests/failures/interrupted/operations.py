@@ -36,20 +36,6 @@ def give_back(scene: Scene, plant: Plant) -> None:
     plant.publish()
 
 
-def make_reserved(scene: Scene, plant: Plant) -> None:
-    plant.read_reservations()
-    plant.publish()
-    inventory = plant.inventory()
-    assert inventory is not None
-    assert [str(a.state) for a in inventory.answers] == ["made"]
-
-
-def withdraw(scene: Scene, plant: Plant) -> None:
-    scene.site.reserve(scene.target, ())
-    plant.read_reservations()
-    plant.publish()
-
-
 def prepare(scene: Scene, plant: Plant) -> None:
     outcome = plant.prepare(scene.target)
     assert not outcome.error, outcome.error

@@ -61,13 +61,11 @@ def _go_on(scene: Scene, scenario: Scenario, way: Callable[[Scene, Plant], None]
         plant.start()
         told = {e.key for e in known if e.kubelet_knows}
         assert told <= {e.key for e in entries(scene.site)}, "forgotten, and kubelet was told of it"
-        if scenario.wanted and not scenario.reserves:
+        if scenario.wanted:
             _check_resumed(plant, half_made=half_made)
         _check_others(scene, before)
         if scenario.awaited:
             _check_told(scene, plant)
-        if scenario.reserves:
-            _end_reservation(scene, plant, allocated=way is _kubelet_prepares)
         way(scene, plant)
         _check_others(scene, before)
         if scenario.neighbour_waits:
@@ -123,15 +121,6 @@ def _check_told(scene: Scene, plant: Plant) -> None:
     there = {d for d in known if instance_of(scene.site, d) is not None}
     told = slices_made(scene.site, scene.target)
     assert told == there == (set(scene.devices) if wanted else set())
-
-
-def _end_reservation(scene: Scene, plant: Plant, *, allocated: bool) -> None:
-    """The controller sees the answer and allocates, or withdraws what nobody needs any more."""
-    if allocated:
-        plant.read_reservations()
-        scene.site.allocate(scene.target, scene.devices)
-    scene.site.reserve(scene.target, ())
-    plant.read_reservations()
 
 
 def _kubelet_unprepares(scene: Scene, plant: Plant) -> None:

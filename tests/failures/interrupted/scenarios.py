@@ -9,11 +9,9 @@ from tests.failures.interrupted.operations import (
     give_back,
     kept,
     make_ahead,
-    make_reserved,
     prepare,
     start,
     unprepare,
-    withdraw,
 )
 from tests.failures.interrupted.scene import (
     BESIDE_DECLARED,
@@ -36,8 +34,6 @@ from tests.failures.interrupted.setups import (
     lost,
     only_neighbour,
     rebooted,
-    reserved,
-    unallocated,
 )
 
 SCENARIOS: Mapping[str, Scenario] = {
@@ -56,10 +52,6 @@ SCENARIOS: Mapping[str, Scenario] = {
         TWO_GPUS, ahead, give_back, wanted=False, awaited=True
     ),
     "recover a slice that is half made ahead": Scenario(TARGET, half_ahead, start, starts=False),
-    "make a slice that is reserved": Scenario(TARGET, unallocated, make_reserved, reserves=True),
-    "give back a slice that was reserved": Scenario(
-        TARGET, reserved, withdraw, wanted=False, reserves=True
-    ),
     "keep the GPU instances of two slices": Scenario(
         TWO_GPUS, both, unprepare, wanted=False, keeps=True
     ),

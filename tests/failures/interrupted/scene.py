@@ -50,8 +50,7 @@ class Scenario:
 
     ``wanted`` is whether kubelet wants the claim prepared when it asks again. ``neighbour_waits``:
     the neighbour's slice went with a reboot and is there again once kubelet asks for it. With
-    ``keeps`` GPU instances of released slices are kept. With ``reserves`` the claim is allocated
-    only when kubelet wants it; before, its devices are reserved. ``awaited``: kube-scheduler binds
+    ``keeps`` GPU instances of released slices are kept. ``awaited``: kube-scheduler binds
     the pod only once its slices are made. ``prelude`` is what the process that is interrupted does
     before. ``layouts`` are two that the second GPU has, one before and one after; ``ready`` are
     slices that are there in the end besides those that are wanted. ``sharing`` is how several
@@ -65,7 +64,6 @@ class Scenario:
     starts: bool = True
     neighbour_waits: bool = False
     keeps: bool = False
-    reserves: bool = False
     layouts: tuple[str, str] | None = None
     ready: tuple[str, ...] = ()
     awaited: bool = False

@@ -11,7 +11,7 @@ from tests.failures.helpers.agreement import entries, instance_of
 from tests.failures.helpers.plant import Plant
 from tests.failures.helpers.site import Site
 from tests.failures.helpers.steps import KilledError, Step, StepRecorder
-from tests.failures.interrupted.operations import make_ahead, make_reserved
+from tests.failures.interrupted.operations import make_ahead
 from tests.failures.interrupted.scene import FOREIGN, Scene, running_plant
 
 CREATE_CI = "nvmlGpuInstanceCreateComputeInstance"
@@ -92,21 +92,6 @@ def half_ahead(scene: Scene) -> None:
     """The process ended right after a compute instance was made, before kubelet asked for it."""
     only_neighbour(scene)
     _end_half_way(scene, make_ahead)
-
-
-def unallocated(scene: Scene) -> None:
-    """The target has no devices; they are reserved in the MigNode."""
-    only_neighbour(scene)
-    scene.site.deallocate(scene.target)
-    scene.site.reserve(scene.target, scene.devices)
-
-
-def reserved(scene: Scene) -> None:
-    """They are made, and neither is the claim allocated nor kubelet told of it."""
-    unallocated(scene)
-    with running_plant(scene, StepRecorder()) as plant:
-        plant.start()
-        make_reserved(scene, plant)
 
 
 def make_foreign(site: Site) -> None:

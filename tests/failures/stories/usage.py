@@ -9,7 +9,6 @@ from hypothesis import note
 from hypothesis import strategies as st
 from hypothesis.stateful import multiple, precondition, rule
 
-from dra.gpu.inventory import AnswerState
 from kubeletplugin.claims.node import ClaimAnswer
 from kubeletplugin.journal.entries import LEAVING
 from tests.failures.helpers.agreement import (
@@ -126,47 +125,6 @@ class Usage(Story):
         made = {e.device for e in known if e.state not in LEAVING and e.ci_id is not None}
         expected = made if made == set(claim.devices) else set()
         assert slices_made(self.site, claim.ref) == expected
-
-    @rule(target=claims, devices=devices, comes=st.booleans())
-    def made_before_it_is_allocated(self, devices: list[str], comes: bool) -> Known:  # noqa: FBT001
-        """The controller reserves, and allocates what is made, unless its pod is gone by then."""
-        claim = self._unallocated(devices)
-        answer = self._make_reserved(claim).get(self.site.reservation(claim.ref, devices).id)
-        with self.recorder.outside():
-            made = [e for e in entries(self.site) if e.claim == claim.ref and e.ci_id is not None]
-            assert (answer is AnswerState.MADE) == (len(made) == len(devices)), (answer, made)
-        if comes and answer is AnswerState.MADE:
-            self.site.allocate(claim.ref, devices)
-        else:
-            self.delete_claim(claim)
-        self.plant.take_reservations(hung=self._hung_claims())
-        return claim
-
-    @rule(target=claims, devices=devices, point=kill_points, comes=st.booleans())
-    def killed_while_it_is_made_before_it_is_allocated(
-        self,
-        devices: list[str],
-        point: int,
-        comes: bool,  # noqa: FBT001
-    ) -> Known:
-        claim = self._unallocated(devices)
-        self._killed(point, lambda: self._make_reserved(claim))
-        if comes:
-            self.site.allocate(claim.ref, devices)
-        else:
-            self.delete_claim(claim)
-        self.restart()
-        return claim
-
-    def _unallocated(self, devices: Sequence[str]) -> Known:
-        claim = self._claim(f"claim-{len(self.known)}", devices)
-        self.site.deallocate(claim.ref)
-        claim.tried = True
-        return claim
-
-    def _make_reserved(self, claim: Known) -> dict[str, str]:
-        reservation = self.site.reservation(claim.ref, claim.devices)
-        return self.plant.take_reservations(reservation, hung=self._hung_claims())
 
     def _hung_claims(self) -> set[str]:
         return {known.ref.uid for known in self.known if known.gpus() & self.hung}

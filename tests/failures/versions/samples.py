@@ -7,8 +7,6 @@ from dataclasses import replace
 from dra.common.resources import Obj
 from dra.gpu.geometry import Engines, Geometry, Placement
 from dra.gpu.inventory import (
-    Answer,
-    AnswerState,
     ClaimRef,
     Drain,
     FailedClaim,
@@ -69,8 +67,7 @@ def inventory() -> Inventory:
         resumed="2026-01-01T00:00:00.000001Z",
         failed_claims=(FailedClaim("ns", "f", "uid-f", "2026-01-01T00:00:00Z", True, "GPU-0"),),
         mode=NodeMode("layout", "pending", "all-1g", "why"),
-        capabilities=("Reservations",),
-        answers=tuple(Answer(f"id-{s.value}", s, "why") for s in AnswerState),
+        capabilities=("HostUsersOnly",),
     )
 
 

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from api.crds import mignode_definition
-from dra.gpu.inventory import AllocatorKind, AnswerState, InstanceState
+from dra.gpu.inventory import AllocatorKind, InstanceState
 from dra.gpu.mignode import from_mignode, to_mignode
 from tests.failures.versions.differences import absent, lost, narrowed, pruned, refused
 from tests.failures.versions.samples import mignode
@@ -23,12 +23,11 @@ FROZEN = Path(__file__).parent / "frozen/0.1.0"
 WORDS = {
     InstanceState: {"preparing", "prepared", "reclaiming", "orphan", "foreign", "lost"},
     AllocatorKind: {"controller", "scheduler"},
-    AnswerState: {"made", "failed", "refused", "expired"},
 }
-"""Words of a MigNode that 0.1.0 knows; of the first two it refuses any other."""
+"""Words of a MigNode that 0.1.0 knows; it refuses any other."""
 
 
-NOT_THE_PLUGINS = {".reservations", ".conditions[].observedGeneration"}
+NOT_THE_PLUGINS = {".conditions[].observedGeneration"}
 """Fields of the definition that the plugin does not write."""
 
 
@@ -51,7 +50,7 @@ def frozen_schema() -> dict[str, Any]:
 def test_the_last_mignode_is_read_and_written_without_loss() -> None:
     frozen = frozen_mignode()
     again = to_mignode(from_mignode(frozen))
-    # The condition has the time of its writing, and reservations are the controller's to write.
+    # The condition has the time of its writing.
     assert [p for p in lost(frozen, again) if "lastTransitionTime" not in p] == []
 
 

@@ -37,7 +37,9 @@ class Bench(NodeBench):
             ),
             rebuild=SimpleNamespace(run=lambda: not self.journal.rebuild),
         )
-        early: Any = SimpleNamespace(fate=self._fate, doubt=self.doubted.append)
+        early: Any = SimpleNamespace(
+            reader=SimpleNamespace(fate=self._fate), doubt=self.doubted.append
+        )
         self.janitor = Janitor(
             self.common, node, early, self.specs, self.sharing, forgotten_seconds=60.0
         )

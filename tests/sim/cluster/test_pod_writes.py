@@ -21,34 +21,21 @@ WRITES = {
 MOST = 8
 PASSING = {"preparing", "reclaiming"}
 KEPT = "tests.example.com/kept"
-MADE_FIRST = {
-    **WRITES,
-    f"{CONTROLLER}: patch mignodes.mig.dra.dev": 2,  # the slice reserved, and no more
-    f"{NODE_PROGRAM}: update mignodes.mig.dra.dev/status": 3,  # and the answer no more
-}
-"""Writes for a claim that is allocated only once its slice is made."""
-
 OF_NO_POD = ("leases", "deviceclasses")
 """Written whether there are pods or not: at intervals, and after the start."""
 
 
-def template(bind_when: str) -> Obj:
+def template() -> Obj:
     request = {"name": "r", "exactly": {"deviceClassName": "mig-1g.5gb"}}
-    parameters = {
-        "apiVersion": "mig.dra.dev/v1alpha1",
-        "kind": "MigDeviceConfig",
-        "preparation": {"bindWhen": bind_when},
-    }
-    config = [{"opaque": {"driver": "mig.dra.dev", "parameters": parameters}}]
     return {
-        "metadata": {"name": bind_when, "namespace": "default"},
-        "spec": {"spec": {"devices": {"requests": [request], "config": config}}},
+        "metadata": {"name": "small", "namespace": "default"},
+        "spec": {"spec": {"devices": {"requests": [request]}}},
     }
 
 
-def pod(template: str) -> Obj:
+def pod() -> Obj:
     container = {"name": "c", "image": "i", "resources": {"claims": [{"name": "gpu"}]}}
-    claims = [{"name": "gpu", "resourceClaimTemplateName": template}]
+    claims = [{"name": "gpu", "resourceClaimTemplateName": "small"}]
     return {
         "metadata": {"name": "p", "namespace": "default"},
         "spec": {"containers": [container], "resourceClaims": claims},
@@ -79,13 +66,13 @@ def devices(api: KubeApi) -> list[Obj]:
     return [d for c in claims for d in c.get("status", {}).get("devices", ())]
 
 
-def life(api: KubeApi, bind_when: str) -> Counter[str]:
+def life(api: KubeApi) -> Counter[str]:
     """Writes for one pod from its creation to its end.
 
     Without those of a MigNode that say that its slice is being made, or being removed: a look at
     the hardware comes now and then at that moment, more often on a slow machine.
     """
-    api.create(RESOURCE_CLAIM_TEMPLATES, template(bind_when))
+    api.create(RESOURCE_CLAIM_TEMPLATES, template())
     before, passing = writes(api), Counter[str]()
 
     def note(change: Change) -> None:
@@ -95,19 +82,18 @@ def life(api: KubeApi, bind_when: str) -> Counter[str]:
     watch = Reflector(api, MIG_NODES, on_event=note)
     watch.start()
     assert watch.wait_synced(None)
-    live(api, bind_when, before)
+    live(api, before)
     wait_for("the watch", lambda: watch.store.list() == [mignode(api)])
     watch.stop()
     assert passing.total() <= len(PASSING), "one write for each state, at the most"
     return writes(api) - before - passing
 
 
-def live(api: KubeApi, bind_when: str, before: Counter[str]) -> None:
+def live(api: KubeApi, before: Counter[str]) -> None:
     """Have a pod run, and end."""
-    api.create(PODS, pod(bind_when))
+    api.create(PODS, pod())
     wait_for("the slice in the claim's status", lambda: devices(api))
     wait_for("the slice in the MigNode", lambda: len(instances(mignode(api))) == 1)
-    wait_for("the end of its reservation", lambda: not is_reserved(api))
     [claim] = api.list(RESOURCE_CLAIMS).items
     finalizers = claim["metadata"]["finalizers"]
     hold(api, claim, [*finalizers, KEPT])
@@ -133,18 +119,8 @@ def kept_by(api: KubeApi) -> list[str]:
     return [f for f in claim["metadata"]["finalizers"] if f.startswith(("mig.dra.dev", KEPT))]
 
 
-def is_reserved(api: KubeApi) -> bool:
-    """True until the node has seen that nothing is reserved any more."""
-    node = mignode(api)
-    return bool(node["spec"].get("reservations") or node["status"].get("reservations"))
-
-
 def test_a_pods_life_costs_at_most_eight_writes_of_both_programs() -> None:
     with running_cluster(ClusterShape(nodes=1, gpus=("A100-SXM4-40GB",))) as cluster:
-        made = life(cluster.api, "allocated")
-        made_first = life(cluster.api, "made")
+        made = life(cluster.api)
     assert made == WRITES
     assert made.total() <= MOST
-    # The end of a reservation is told with what follows, or by itself on a slow machine.
-    least, told = Counter(MADE_FIRST), f"{NODE_PROGRAM}: update mignodes.mig.dra.dev/status"
-    assert least <= made_first <= least + Counter([told])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +9,6 @@ import yaml
 
 from dra.common.resources import Obj
 from dra.gpu.holdings import find_blocker
-from dra.gpu.inventory import MAKES_RESERVATIONS
-from dra.gpu.mignode import to_mignode
 from dra.gpu.shares import ShareOffer
 from tests.controller.allocator.shares.sliceshares import (
     PART,
@@ -24,7 +21,6 @@ from tests.controller.allocator.shares.sliceshares import (
     told,
 )
 from tests.controller.allocator.shares.test_shares import place
-from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.deciding import decide, devices, why
 from tests.controller.helpers.objects import (
     allocated,
@@ -207,15 +203,6 @@ def test_nodes_that_differ_by_their_shares_alone_are_told_apart() -> None:
     decision = decide(known, claim("a", asking()))
     assert decision is not None
     assert (decision.node, devices(decision)) == ("node-b", [PART])
-
-
-def test_shares_are_allocated_at_once_where_slices_would_be_made_first() -> None:
-    on = Bench("node-a")
-    told = replace(inventory("node-a", shared()), capabilities=(MAKES_RESERVATIONS,))
-    on.cluster.set_mignode(versioned(to_mignode(told)))
-    config = configured(preparation={"bindWhen": "made"})
-    assert place(on, "s", request(), config=config) == {}, "its slice is reserved"
-    assert place(on, "a", asking(), config=config)["device"].endswith("-share")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from dra.common.resources import Obj
 from dra.gpu.inventory import ClaimRef
 from sim.nvml.machine import GpuSpec
 from tests.helpers.waiting import wait_for
-from tests.kubeletplugin.claims.test_reservations import answered, reservation, reserve, unallocated
 from tests.kubeletplugin.helpers.lostjournals import lose_journal
 from tests.kubeletplugin.helpers.rig import A100, DRIVER, Rig
 
@@ -122,13 +121,6 @@ def test_a_claim_that_is_gone_leaves_the_slice_to_the_others(sharing: Rig) -> No
     sharing.machine.end_process(77)
     sharing.daemon.janitor.tend(everything=True)
     assert sharing.clean()
-
-
-def test_nothing_is_reserved_of_which_it_is_not_said_how_much(sharing: Rig) -> None:
-    ref = unallocated(sharing)
-    reserve(sharing, reservation(sharing, ref, NAME))
-    answered(sharing, r="refused")
-    assert sharing.mutations() == []
 
 
 REFUSED: dict[str, tuple[str, Obj, str]] = {
