@@ -28,7 +28,6 @@ class Progress(StrEnum):
 class Why(StrEnum):
     """Reasons of findings and nodes, besides those of the controller, of answers and node fit."""
 
-    BY_SCHEDULER = "AllocatedByScheduler"
     NO_MIGNODE = "NoMigNode"
     NOT_LEADING = "ControllerNotRunning"
     PLUGIN_GONE = "PluginNotRunning"
@@ -78,8 +77,8 @@ REMEDIES: Mapping[str, str] = {
     Why.PLUGIN_GONE: "look at the plugin's DaemonSet and its pod on that node (kubectl mig doctor)",
     Why.NO_MIGNODE: "see that the plugin runs on the GPU nodes (kubectl mig doctor)",
     Why.NOT_LEADING: "see that the controller's Deployment runs (kubectl mig doctor)",
-    Why.BY_SCHEDULER: "let the plugin run with --allocator=controller, or ask the scheduler why "
-    "(kubectl describe pod)",
+    MisfitReason.BY_SCHEDULER: "create the pod with the scheduling gate mig.dra.dev/allocation, or "
+    "ask kube-scheduler why (kubectl describe pod)",
     Why.CLAIM_MISSING: "create the ResourceClaim, or correct its name in the pod",
     Why.TEMPLATE_MISSING: "create the ResourceClaimTemplate, or correct its name in the pod",
     Why.CLAIM_NOT_MADE: "kube-controller-manager makes claims from templates: its event says why "

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from cli.explaining.findings import Why
 from cli.facts import ClusterFacts
 from dra.allocator.allocate import Allocator
 from dra.allocator.explain.answers import Explanation, NodeAnswer
@@ -32,14 +31,10 @@ from dra.gangs.decision import (
     sort_out,
 )
 from dra.gangs.membership import GangKey, Unclear, find_minimum, read_membership
-from dra.gpu.inventory import AllocatorKind
 from dra.pods.nodefit import MisfitReason
 from dra.pods.pods import Pod, read_pod, urgency
 from dra.pods.rules import find_victims
 
-_BY_SCHEDULER = NodeAnswer(
-    Why.BY_SCHEDULER, "its GPUs are allocated by kube-scheduler, not by the controller"
-)
 _ANYWHERE = {"tolerations": [{"operator": "Exists"}]}
 
 
@@ -151,9 +146,7 @@ class Judge:
     def _all_nodes(self, answers: Mapping[str, NodeAnswer]) -> Mapping[str, NodeAnswer]:
         nodes: dict[str, NodeAnswer] = {}
         for node in self._facts.site.nodes:
-            if node.inventory.allocator is not AllocatorKind.CONTROLLER:
-                nodes[node.name] = _BY_SCHEDULER
-            elif node.name in answers:
+            if node.name in answers:
                 nodes[node.name] = self._with_age(node.name, answers[node.name])
         return nodes
 

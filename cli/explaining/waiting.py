@@ -23,7 +23,7 @@ from dra.pods.nodefit import MisfitReason
 
 _NAMED = 4
 _OF_THE_NODE = frozenset(
-    {MisfitReason.BOUND, MisfitReason.ELSEWHERE, MisfitReason.NO_NODE, Why.BY_SCHEDULER}
+    {MisfitReason.BOUND, MisfitReason.ELSEWHERE, MisfitReason.NO_NODE, MisfitReason.BY_SCHEDULER}
 )
 _LEAVING = frozenset({InstanceState.RECLAIMING.value, InstanceState.ORPHAN.value})
 _ABOUT_DEVICES = frozenset({Reason.NO_SUCH_PROFILE, Reason.MIG_OFF})

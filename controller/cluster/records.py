@@ -89,6 +89,21 @@ class Rest:
 
 
 @dataclass(slots=True)
+class Steered:
+    """A pod that was sent to kube-scheduler, for ``node``.
+
+    ``claims``: those for which something foreseen counts; ``profiles``: what that is, "" for a
+    whole GPU. ``is_sent``: it was, for certain. ``is_refused``: kube-scheduler found no node.
+    """
+
+    node: str
+    claims: tuple[ClaimRef, ...] = ()
+    profiles: tuple[str, ...] = ()
+    is_sent: bool = False
+    is_refused: bool = False
+
+
+@dataclass(slots=True)
 class RoomMaking:
     """Room that others make for a pod. Times are monotonic.
 
@@ -145,6 +160,7 @@ class PodRecord:
     eviction: Backoff | None = None
     naming: Backoff | None = None
     room: RoomMaking | None = None
+    steered: Steered | None = None
     budget_until: float = -inf
     in_vain: int = 0
     alike: str = ""

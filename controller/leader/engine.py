@@ -18,7 +18,7 @@ from controller.keep.labels import NodeLabels
 from controller.keep.node_classes import NodeClasses
 from controller.keep.templates import LimitTemplates
 from controller.queue.line import gang_uid
-from controller.serve import making_room, placing
+from controller.serve import making_room, placing, steering
 from controller.serve.allocations import note_claim
 from controller.serve.claims import serve_claim
 from controller.serve.nudges import is_crowded
@@ -235,6 +235,8 @@ class Engine:
             world.refusals.bound(world.cluster.pod_index.template(pod), pod.node)
             if record is not None:
                 placing.prove(world, record)
+        if pod is not None and pod.claims:
+            steering.note_pod(world, pod)
         if not world.agenda.add_pod(key) and pod is not None and pod.claims:
             world.reporter.left(pod)
             world.line.leaves(pod.uid)
@@ -248,6 +250,7 @@ class Engine:
     def _pod_gone(self, record: PodRecord) -> None:
         world = self._world
         placing.end_unproven(world, record)
+        steering.end(world, record)
         making_room.end(world, record)
         world.line.leaves(record.pod.uid)
 

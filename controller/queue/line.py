@@ -27,6 +27,7 @@ from controller.queue.searches import Decisions, Made, alike
 from controller.report.report import Reporter
 from dra.allocator.allocate import Allocator
 from dra.allocator.fleet import Fleet
+from dra.allocator.gpustate import HELD_BACK
 from dra.allocator.problem import Decision, Problem
 from dra.claims.allocation import Allocation
 from dra.claims.reasons import Obstacle, Reason
@@ -494,4 +495,4 @@ class WaitingLine:
 
 def _uid_of(pod_uid: str) -> str:
     """UID under which the fleet counts the devices that are held back for a pod."""
-    return f"next:{pod_uid}"
+    return f"{HELD_BACK}{pod_uid}"

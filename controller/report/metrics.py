@@ -86,6 +86,12 @@ class ControllerMetrics(Collector):
             ["reason"],
             registry=registry,
         )
+        self._steered = Counter(
+            f"{PREFIX}steered_pods_total",
+            "Pods that were sent to kube-scheduler, by what it did: nominated, elsewhere, refused.",
+            ["outcome"],
+            registry=registry,
+        )
         self._room_making = {r: room_making.labels(r.value) for r in _ROOM_MAKING}
         self._waits: WaitingClaims = tuple
         self._fleet: Fleet | None = None
@@ -102,6 +108,11 @@ class ControllerMetrics(Collector):
             self._latency.observe(seconds)
         for profile in profiles:
             self._devices.labels(profile or WHOLE_GPU).inc()
+
+    def steered(self, outcome: str) -> None:
+        """Count a pod that was sent to kube-scheduler; nothing if ``outcome`` is empty."""
+        if outcome:
+            self._steered.labels(outcome).inc()
 
     def room_making(self, step: Reason) -> None:
         """Count a step of making room: a pod was moved or ended, or it was stopped."""

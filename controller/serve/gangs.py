@@ -17,6 +17,7 @@ from controller.queue.searches import PART_STEPS, Made, alike
 from controller.serve.allocations import allocate
 from controller.serve.giving_back import Cause, Unused, give_up, unused_of
 from controller.serve.placing import attempts, counts_already, suited, without_excluded
+from controller.serve.steering import is_steered, steer, wait_for_turn
 from controller.serve.world import Act, Look, Wait, World, Write
 from dra.allocator.allocate import with_room_made
 from dra.allocator.problem import Examined, Incomplete, Problem, examine
@@ -356,6 +357,10 @@ def _decide(world: World, pod: Pod, gang: Gang, minimum: int) -> Iterator[Act]:
             yield from give_back_gang(world, gang)
         yield _refuse(world, gang, found)
     elif isinstance(found, GangOutcome):
+        sent = [p.problem.pod for p in found.placed if p.decision and is_steered(world, p.decision)]
+        if sent and (turn := wait_for_turn(world, sent)) is not None:
+            yield turn
+            return
         yield from _write(world, gang, found)
         if all(placed.problem.pod.key != pod.key for placed in found.placed):
             world.agenda.add_pod(pod.key)  # the gang does not need it: it is served alone
@@ -416,6 +421,9 @@ def _write(world: World, gang: Gang, outcome: GangOutcome) -> Iterator[Write]:
             pod = placed.problem.pod
             gang.writes += 1
             done = partial(_written, world, gang, pod)
+            if is_steered(world, placed.decision):
+                yield steer(world, pod, placed.decision, placed.rest.claims, done)
+                continue
             yield allocate(world, pod, placed.decision, placed.rest.claims, done, lifts_gate=False)
 
 

@@ -99,6 +99,8 @@ def _unused_on(world: World, known: KnownClaim) -> str:
         return ""
     if claim.deleting or cluster.finalizer not in claim.finalizers:
         return ""
+    if claim.by_others(cluster.driver):
+        return ""
     pods = cluster.pod_index.of_claim(known.claim.ref.key)
     waiting = {p.uid for p in pods if p.pending and not p.node}
     used = any(p.live and p.uid not in waiting for p in pods)
@@ -340,6 +342,7 @@ def _is_movable(world: World, known: KnownClaim, pod: Pod) -> bool:
         claim.allocation is not None
         and bool(claim.allocation.of_driver(cluster.driver))
         and cluster.finalizer in claim.finalizers
+        and not claim.by_others(cluster.driver)
         and all(consumer.uid == pod.uid for consumer in claim.reserved_for)
         and not claim.deleting
         and all(

@@ -27,6 +27,7 @@ from controller.cluster.records import AlikePods, PodRecord, Sent
 from controller.queue import searches
 from controller.queue.refusals import BY_SCHEDULER
 from controller.queue.searches import alike
+from controller.serve import steering
 from controller.serve.giving_back import give_back_parts
 from controller.serve.world import Act, Look, Wait, World, Write
 from dra.allocator.allocate import Allocator, OngoingDecision, with_room_made
@@ -172,15 +173,21 @@ def place(
     """
     problem = without_excluded(world, problem, suited)
     found = _decide(world, pod, problem)
+    if isinstance(found, Decision) and found.node in steering.busy(world):
+        return Wait(None, (), _group(problem))
     if not isinstance(found, Obstacle):
         return found
     if found.reason is Reason.WAITING:
         world.line.waits(pod, problem)
     else:
         world.line.leaves(pod.uid)
-    key = alike(problem)
-    group: Hashable = pod.key if key is None or world.line.is_held_for(pod.uid) else key
+    group = pod.key if world.line.is_held_for(pod.uid) else _group(problem)
     return Wait(found, refs(problem), group)
+
+
+def _group(problem: Problem) -> Hashable:
+    key = alike(problem)
+    return problem.pod.key if key is None else key
 
 
 def refs(problem: Problem) -> list[ClaimRef]:
@@ -228,15 +235,18 @@ def suited(world: World, problem: Problem) -> Collection[str] | None:
 def attempts(world: World, problem: Problem) -> Iterator[Problem]:
     """Versions of ``problem`` to try in order, at first without nodes likely to be refused.
 
-    Nodes with a silent plugin come last, and are not left out: a clock may be wrong.
+    Nodes with a silent plugin come last, and are not left out: a clock may be wrong. Nodes to which
+    another pod is on its way come before those.
     """
     template = world.cluster.pod_index.template(problem.pod)
-    awaited = unproven_nodes(world, template)
+    awaited, busy = unproven_nodes(world, template), steering.busy(world)
     silent = dict.fromkeys(world.cluster.silent_nodes(world.requests.now()), SILENT)
     silent.pop(problem.pod.nominated, None)  # kube-scheduler makes room there
     excluded = silent | dict(problem.excluded)
     for last in world.refusals.tried_last(template, world.cluster.hosts.facts, awaited):
-        yield replace(problem, excluded={**dict.fromkeys(last, BY_SCHEDULER), **excluded})
+        yield replace(problem, excluded=dict.fromkeys(last, BY_SCHEDULER) | busy | excluded)
+    if busy:
+        yield replace(problem, excluded=busy | excluded)
     if silent:
         yield replace(problem, excluded=excluded)
     yield problem

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from controller.cluster.records import PodRecord
-from controller.serve import making_room, placing
+from controller.serve import making_room, placing, steering
 from controller.serve.allocations import allocate, is_gated, lift_gate, repeat_uncertain_writes
 from controller.serve.gangs import find_gang, half_gang, holds_gate, place_gang
 from controller.serve.giving_back import (
@@ -118,8 +118,8 @@ def place_alone(world: World, record: PodRecord) -> Iterator[Act]:
     pod, problem = record.pod, world.examined(record)
     if problem is None or record.examined is None:
         return
-    nodes = suited(world, problem)
-    if record.examined.foreign is not None and not world.line.is_held_for(pod.uid):
+    nodes, is_theirs = suited(world, problem), world.cluster.fleet.is_all_schedulers
+    if record.examined.foreign and not is_theirs and not world.line.is_held_for(pod.uid):
         wait = placing.wait_for_others(world, record, is_known=nodes is not None)
         if wait is not None:
             yield wait
@@ -132,6 +132,9 @@ def place_alone(world: World, record: PodRecord) -> Iterator[Act]:
         yield found
     elif isinstance(found, list):
         yield from found
+    elif found is not None and steering.is_steered(world, found):
+        turn = steering.wait_for_turn(world, [pod])
+        yield turn or steering.steer(world, pod, found, problem.claims)
     elif found is not None:
         yield from _write(world, record, problem, found)
 
@@ -160,13 +163,16 @@ NUDGES: tuple[Rule, ...] = (keep_claim_names, have_kubelet_ask, evict)
 """Rules that are asked even while a claim of the pod is written: they write to no claim."""
 
 RULES: tuple[Rule, ...] = (
+    steering.await_scheduler,
     repeat_uncertain_writes,
     give_back_failed_prepares,
     partial(give_back_unused, causes=CAUSES),
     tell_what_it_lacks,
+    steering.leave_to_scheduler,
     rest,
     await_another_pod,
     serve_gang,
+    steering.await_turn,
     place_alone,
 )
 """Rules in order; the look ends with the first one that writes to a claim or has the pod wait."""

@@ -181,6 +181,8 @@ class World:
         most = options.moves_per_hour
         # The former leader may just have moved so many pods: the slots pass one after the other.
         self.rooms = RoomPlans([now() + times.HOUR * (n + 1) / most for n in range(most)])
+        self.steered: dict[str, PodRecord] = {}
+        """By UID, the pods that were sent to kube-scheduler and have no devices yet."""
         self.gangs_rest_until = float("-inf")
         """Monotonic time before which no decision of a gang goes on, so that other work is done."""
         self.alike: BoundedCache[str, AlikePods] = BoundedCache(_TEMPLATES)
@@ -250,7 +252,7 @@ class World:
         cluster = self.cluster
         if wait.why is not None:
             fleet, claims = cluster.fleet, cluster.claims
-            if fleet.nodes or not fleet.schedulers or pod.gates:  # else kube-scheduler says why
+            if not fleet.is_all_schedulers or pod.gates:  # else kube-scheduler says why
                 known = (claims[ref.key] for ref in wait.claims if ref.key in claims)
                 self.reporter.waiting(pod, wait.why, known)
         ends = (wait.at, self.refusals.next_end(cluster.pod_index.template(pod)))

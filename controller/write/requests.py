@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from dra.claims.claims import field_manager
+from dra.claims.conditions import SENT
 from dra.common.resources import (
     NODES,
     PODS,
@@ -110,6 +111,19 @@ class Requests:
         path = f"/spec/schedulingGates/{pod.gates.index(gate)}"
         return self._change_pod(pod, is_still(f"{path}/name", gate), {"op": "remove", "path": path})
 
+    def send_to(self, pod: Pod, node: str, *, gate: str) -> Iterator[Obj]:
+        """Nominate a node for a pod, with the condition that says so, then lift the gate.
+
+        Raises:
+            ConflictError: the pod's gates have changed, or there is another pod of the name.
+        """
+        sent = f"{self.driver}/{SENT}"
+        more = {"nominatedNodeName": node}
+        yield self.set_condition(
+            pod, sent, status="True", reason="Nominated", message=node, more=more
+        )
+        yield self.lift_gate(pod, gate)
+
     def nominate(self, pod: Pod, node: str) -> Obj:
         """Set the pod's ``nominatedNodeName``.
 
@@ -177,10 +191,17 @@ class Requests:
         self.api.delete(PODS, pod.key[1], namespace=pod.key[0], uid=pod.uid)
         return said
 
-    def set_condition(
-        self, pod: Pod, condition: str, *, status: str, reason: str, message: str
+    def set_condition(  # noqa: PLR0913 - fields of the condition
+        self,
+        pod: Pod,
+        condition: str,
+        *,
+        status: str,
+        reason: str,
+        message: str,
+        more: Obj | None = None,
     ) -> Obj:
-        """Set a condition of a pod, and leave its others alone."""
+        """Set a condition of a pod, and leave its others alone. ``more``: of its status."""
         found = at(pod.obj, "status", "conditions")
         before: Obj = next((c for c in found if c["type"] == condition), {})
         since = before.get("lastTransitionTime") if before.get("status") == status else None
@@ -191,7 +212,7 @@ class Requests:
             "message": message,
             "lastTransitionTime": since or rfc3339(self.now()),
         }
-        body = {"metadata": {"uid": pod.uid}, "status": {"conditions": [entry]}}
+        body = {"metadata": {"uid": pod.uid}, "status": {"conditions": [entry], **(more or {})}}
         return self.patch(PODS, pod.key, body, subresource="status", content="strategic")
 
     def _change_pod(self, pod: Pod, *steps: Obj, subresource: str = "") -> Obj:

@@ -1,4 +1,4 @@
-"""All GPUs that the controller allocates, kept up to date from MigNodes and allocations.
+"""All GPUs that the controller allocates or chooses, from MigNodes and allocations.
 
 GPUs in equal states form a group, and so do nodes whose GPUs are in equal states: a cluster has
 thousands of GPUs in a few hundred states, and a decision looks at each state once.
@@ -56,13 +56,10 @@ class GpuGroup:
 
     state: GpuState
     members: list[GpuId] = field(default_factory=list)
-    moves: dict[int, tuple[Move, ...]] = field(init=False, default_factory=dict)
+    moves: Mapping[int, tuple[Move, ...]] = field(init=False)
 
     def __post_init__(self) -> None:
-        state, table = self.state, self.state.table
-        if table is not None and state.takes_slices:
-            found = {p.id: table.moves(state.usage, p) for p in table.geometry.profiles}
-            self.moves = {profile: moves for profile, moves in found.items() if moves}
+        self.moves = self.state.moves()
 
 
 class _NodeFacts(NamedTuple):
@@ -74,14 +71,14 @@ class _NodeFacts(NamedTuple):
 
 
 class Fleet:
-    """The GPUs of every node whose allocator is the controller, and who holds them.
+    """The GPUs of every node, and who holds them.
 
-    ``nodes``: these nodes by name; ``schedulers``: names of the nodes whose GPUs kube-scheduler
-    allocates. ``groups``: GPUs by fingerprint. ``alike``: by the fingerprints of a node's GPUs, the
-    names of the nodes that have these, in order. ``makers``: by kind and profile id, the groups
-    whose GPUs could make a slice of the profile now. ``whole``: number of GPUs given out whole;
-    ``shared``: of those that several claims may share, whole or in slices. ``quotas``: sums of what
-    namespaces hold. Not thread-safe.
+    ``nodes``: the nodes by name; ``schedulers``: names of those whose GPUs kube-scheduler
+    allocates, for pods that the controller sends there. ``groups``: GPUs by fingerprint.
+    ``alike``: by the fingerprints of a node's GPUs, the names of the nodes that have these, in
+    order. ``makers``: by kind and profile id, the groups whose GPUs could make a slice of the
+    profile now. ``whole``: number of GPUs given out whole; ``shared``: of those that several claims
+    may share, whole or in slices. ``quotas``: sums of what namespaces hold. Not thread-safe.
     """
 
     def __init__(self, driver: str, kinds: Kinds, demand: Demand | None = None) -> None:
@@ -119,10 +116,6 @@ class Fleet:
         self._facts[name] = _facts(inventory)
         if self.quotas.limits:
             self._count_anew(self._by_node.get(name, ()))
-        if inventory.allocator is not AllocatorKind.CONTROLLER:
-            self._put(name, None)
-            self.schedulers.add(name)
-            return False
         before = self.nodes.get(name)
         if before is not None and before.inventory == inventory:
             return False
@@ -141,8 +134,11 @@ class Fleet:
                 for gpu, on_it in zip(gpus, claims, strict=True)
             ],
         )
-        self.schedulers.discard(name)
         self._put(name, None)
+        if inventory.allocator is AllocatorKind.CONTROLLER:
+            self.schedulers.discard(name)
+        else:
+            self.schedulers.add(name)
         self._put(name, node)
         if before is None or before.inventory.capabilities != inventory.capabilities:
             return True
@@ -246,6 +242,11 @@ class Fleet:
             found = scarcity_weights(census, self.demand.shares(table.geometry))
             known = self._weights[table] = self.demand.observed, found
         return known[1]
+
+    @property
+    def is_all_schedulers(self) -> bool:
+        """True if kube-scheduler allocates every node, and there is one."""
+        return 0 < len(self.schedulers) == len(self.nodes)
 
     @property
     def has_idle(self) -> bool:
@@ -372,6 +373,8 @@ class Fleet:
     def _put(self, name: str, node: NodeGpus | None) -> None:
         """Replace what is known of a node; ``node`` is None when it is gone."""
         before = self.nodes.get(name)
+        if node is not None and name in self.schedulers:
+            node.gpus = [*_as_published(node.gpus)]
         gpus, former = node.gpus if node else (), before.gpus if before else ()
         if before is not None and node is not None and [*map(id, gpus)] == [*map(id, former)]:
             return
@@ -465,6 +468,17 @@ class Fleet:
             self._weights.pop(table, None)
             if not census.gpus:
                 del self._census[table]
+
+
+def _as_published(gpus: Iterable[GpuState]) -> Iterator[GpuState]:
+    """The GPUs of a node that kube-scheduler allocates, each with what earlier ones give.
+
+    For each profile the published list has GPU after GPU (``dra.resourceslices.partitions``).
+    """
+    passed = frozenset[str]()
+    for state in gpus:
+        yield state if state.passed == passed else replace(state, passed=passed)
+        passed |= state.gives_first()
 
 
 _NOBODY = ClaimRef("", "", "")

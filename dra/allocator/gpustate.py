@@ -6,10 +6,12 @@ A slice either is shared or belongs to one claim alone, never both.
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import NamedTuple
 
-from dra.allocator.moves import MoveTable, move_table
+from dra.allocator.moves import Move, MoveTable, move_table
 from dra.allocator.score import Situation, Weights
 from dra.cel.offers import GpuKind
 from dra.claims.allocation import Allocation
@@ -18,6 +20,13 @@ from dra.gpu.holdings import Device, Holding, holdings, occupant_of
 from dra.gpu.inventory import ClaimRef, Gpu, IdleInstance, Instance, InstanceState, Inventory
 from dra.gpu.names import DeviceNameError, GpuDevice, parse_device
 from dra.gpu.shares import NONE_HELD, Ask, Share, ShareOffer, SharesHeld, share_of, sum_of, why_full
+from dra.resourceslices.partitions import placements_in_order
+
+HELD_BACK = "next:"
+"""Beginning of the UIDs under which slices count that are held back for a pod: no claim has them.
+
+kube-scheduler does not know that they are held back.
+"""
 
 _IN_USE = (InstanceState.PREPARING, InstanceState.PREPARED)
 
@@ -124,6 +133,9 @@ class GpuState:
     decides what the GPU could give. ``traits``: all that decides what it gives, its idle slices
     too. ``fingerprint``: short key for ``traits``, equal for GPUs in equal states; set by the
     fleet.
+
+    ``passed``: where kube-scheduler allocates, the names of the profiles that earlier GPUs of the
+    node give, so that none is taken of this one; None where the controller allocates.
     """
 
     gpu: Gpu
@@ -131,6 +143,7 @@ class GpuState:
     kind: GpuKind
     blocked: str
     claims: Mapping[tuple[str, Device], Held] = field(default_factory=dict)
+    passed: frozenset[str] | None = None
     fingerprint: Hashable = field(init=False, default=None)
     table: MoveTable | None = field(init=False)
     holdings: tuple[Holding, ...] = field(init=False)
@@ -168,6 +181,8 @@ class GpuState:
         self.room = id(self.kind), self.blocked, self.usage, self.instances, whole
         if self.shared_slices:
             self.room = *self.room, self.shared_slices
+        if self.passed is not None:
+            self.room = *self.room, self.passed, self._usage_of_claims()
         self.traits = *self.room, self.idle
 
     def _held(self) -> Collection[Held]:
@@ -181,7 +196,7 @@ class GpuState:
 
     def with_claims(self, claims: Mapping[tuple[str, Device], Held]) -> GpuState:
         """The same GPU with other claims on it."""
-        return GpuState(self.gpu, self.inventory, self.kind, self.blocked, claims)
+        return GpuState(self.gpu, self.inventory, self.kind, self.blocked, claims, self.passed)
 
     def unprepared(self, gone: Collection[str]) -> GpuState:
         """The same GPU without the slices of claims with these UIDs; itself without any."""
@@ -194,6 +209,33 @@ class GpuState:
     def takes_slices(self) -> bool:
         """True if slices can be made on it as far as there is room."""
         return self.table is not None and not self.blocked and not self.whole_held
+
+    def moves(self) -> Mapping[int, tuple[Move, ...]]:
+        """By profile id, the ways to make a slice now; without profiles of which none can be made.
+
+        Where kube-scheduler allocates that is one at the most, as it takes the first that is free.
+        """
+        table = self.table
+        if table is None or not self.takes_slices:
+            return {}
+        if self.passed is not None:
+            return _next_moves(table, self._usage_of_claims(), self.usage, self.passed)
+        found = {p.id: table.moves(self.usage, p) for p in table.geometry.profiles}
+        return {profile: moves for profile, moves in found.items() if moves}
+
+    def gives_first(self) -> AbstractSet[str]:
+        """Names of the profiles of which kube-scheduler takes the first free one from this GPU."""
+        if self.table is None or not self.takes_slices:
+            return frozenset()
+        return _free_profiles(self.table, self._usage_of_claims())
+
+    def _usage_of_claims(self) -> Usage:
+        """The usage without what is held back."""
+        held = [h for h in self.holdings if h.claim_uid.startswith(HELD_BACK)]
+        if not held or self.gpu.geometry is None:
+            return self.usage
+        others = dict.fromkeys(h.occupant for h in self.holdings if h not in held)
+        return self.gpu.geometry.usage(o for o in others if o)
 
     def situation(self, weights: Weights) -> Situation:
         """The GPU as a placement policy sees it; only for a GPU on which slices can be made."""
@@ -242,3 +284,28 @@ class GpuState:
         if profile is None:
             return self.gpu.sharing, self.gpu.memory_mib
         return self.gpu.slice_sharing, profile.memory_mib
+
+
+@lru_cache(maxsize=2**14)
+def _next_moves(
+    table: MoveTable, seen: Usage, usage: Usage, passed: frozenset[str]
+) -> Mapping[int, tuple[Move, ...]]:
+    """By profile id, the move that kube-scheduler would make next, if what is held back allows it.
+
+    ``seen``: the usage as kube-scheduler sees it. ``usage``: with what is held back.
+    """
+    found: dict[int, tuple[Move, ...]] = {}
+    for profile in table.geometry.profiles:
+        free = {move.placement for move in table.moves(seen, profile)}
+        order = placements_in_order(table.geometry, profile) if free else ()
+        first = next((place for place in order if place in free), None)
+        moves = tuple(m for m in table.moves(usage, profile) if m.placement == first)
+        if moves and profile.name not in passed:
+            found[profile.id] = moves
+    return found
+
+
+@lru_cache(maxsize=2**13)
+def _free_profiles(table: MoveTable, usage: Usage) -> frozenset[str]:
+    profiles = table.geometry.profiles
+    return frozenset(p.name for p, n in zip(profiles, table.feasible(usage), strict=True) if n)

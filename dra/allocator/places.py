@@ -12,6 +12,7 @@ from dra.claims.sharing import OFFERED
 from dra.claims.wants import ClaimWants, is_mixed
 from dra.common.resources import ObjectKey
 from dra.gpu.inventory import HOST_USERS_ONLY, Gpu
+from dra.gpu.names import finalizer
 from dra.gpu.shares import HAMI_CORE
 from dra.pods.nodefit import Misfit, MisfitReason, find_barrier, find_misfit
 from dra.pods.residents import Hosts
@@ -86,6 +87,11 @@ _HOST_USERS = Misfit(
     "cannot make any",
 )
 _BOUND = Misfit(MisfitReason.BOUND, "pod is bound to another node")
+_NO_NODE = Misfit(MisfitReason.NO_NODE, "no such Node")
+_UNGATED = Misfit(
+    MisfitReason.BY_SCHEDULER,
+    "kube-scheduler allocates its GPUs, and chooses the node for a pod without the scheduling gate",
+)
 
 
 class Places:
@@ -114,8 +120,9 @@ class Places:
         """
         pod = problem.pod
         facts = self.hosts.facts.get(node)
-        if facts is None:
-            return Misfit(MisfitReason.NO_NODE, "no such Node")
+        is_gated = finalizer(self.fleet.driver) in pod.gates
+        if facts is None or (node in self.fleet.schedulers and not is_gated):
+            return _UNGATED if facts is not None else _NO_NODE
         lack = self._find_lack(claims or problem.claims, node)
         if pod.needs.own_users and self._has_host_users_only(node):
             lack = _HOST_USERS

@@ -236,7 +236,7 @@ class _Search:
             self.steps += 1
             if self.steps % PART == 0:
                 yield
-            if not state.takes_slices or state.table is None:
+            if not state.takes_slices or state.table is None or state.passed is not None:
                 continue
             sites.append(site_of(state, state.table, {m.uid: m for m in movers(state)}))
             every += sites[-1].loose

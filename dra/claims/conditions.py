@@ -40,6 +40,29 @@ def claims_allocated(driver: str) -> str:
     return f"{driver}/ClaimsAllocated"
 
 
+SENT = "SentToScheduler"
+"""End of the type of a pod's condition: True once it was sent to kube-scheduler.
+
+Its message is the node that was nominated for the pod.
+"""
+
+
+def sent_to(pod: Mapping[str, Any], *, driver: str) -> str:
+    """Node for which a pod, as JSON, was sent to kube-scheduler; empty if it was not."""
+    return next((c["message"] for c in _conditions(pod) if c["type"] == f"{driver}/{SENT}"), "")
+
+
+def is_refused(pod: Mapping[str, Any]) -> bool:
+    """True if kube-scheduler has found no node for a pod, as JSON, the last time."""
+    return any(
+        (c["type"], c.get("reason")) == ("PodScheduled", "Unschedulable") for c in _conditions(pod)
+    )
+
+
+def _conditions(pod: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [*at(pod, "status", "conditions")]
+
+
 def failed_prepare(
     claim: Mapping[str, Any], *, driver: str, reasons: Container[str] = (PREPARE_FAILED,)
 ) -> str:

@@ -71,6 +71,7 @@ class MisfitReason(StrEnum):
     SHUNNED = "ExistingPodAntiAffinity"
     SPREAD = "TopologySpreadMismatch"
     HOST_USERS = HOST_USERS_ONLY
+    BY_SCHEDULER = "AllocatedByScheduler"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 
+from dra.claims.conditions import SENT
 from dra.common.cache import decoded_weight
 from dra.common.resources import Obj, at, picked
 from dra.pods.pods import CPU, DEFAULT_SCHEDULER, UNREAD, effective_request
@@ -189,8 +190,7 @@ def trim_pod(obj: Obj, annotations: Collection[str]) -> Obj:
         if field in spec:
             slim[field] = [_container(c) for c in spec[field]]
     said = picked(status, _STATUS)
-    # Conditions of Kubernetes are not read, only our own.
-    if own := [c for c in status.get("conditions") or () if "/" in c["type"]]:
+    if own := _own_conditions(status.get("conditions") or ()):
         said["conditions"] = own
     metadata = picked(obj["metadata"], _METADATA)
     if notes := picked(obj["metadata"].get("annotations") or {}, annotations):
@@ -199,6 +199,17 @@ def trim_pod(obj: Obj, annotations: Collection[str]) -> Obj:
         kept = [cut_owner(picked(o, _OWNER)) for o in owners if o.get("controller")]
         metadata["ownerReferences"] = kept
     return bounded({"metadata": metadata, "spec": slim, "status": said})
+
+
+def _own_conditions(conditions: Iterable[Obj]) -> list[Obj]:
+    """Our own of a pod's conditions; of Kubernetes' that of a pod that was sent to kube-scheduler.
+
+    That changes seldom then; of other pods it would be one more change to look at.
+    """
+    own = [c for c in conditions if "/" in c["type"]]
+    if any(c["type"].endswith(f"/{SENT}") for c in own):
+        own += [c for c in conditions if c["type"] == "PodScheduled"]
+    return own
 
 
 def cut_owner(texts: Obj) -> Obj:

@@ -11,7 +11,8 @@ may do other work at times; the rate is the median of several rounds.
 In the row "controller" the API server puts the finalizer on claims, by the policy of the chart.
 The row "allocated before" is what the control plane itself can do: the claims are allocated before
 their pods are made, and kube-scheduler reserves them, which the controller does with the
-allocation.
+allocation. In the row "steered" pods have the controller's gate, the nodes are those of the row
+"kube-scheduler", and the controller nominates one of them for each pod.
 
 A rate says little where the machine does other work besides. Each row also has the CPU time of all
 processes for each pod of its bursts. "cores" is all CPU time by the duration of the bursts: where
@@ -38,6 +39,8 @@ from typing import Self
 import click
 
 from dra.common.resources import PODS, RESOURCE_CLAIMS, Obj, Resource
+from dra.gpu.inventory import AllocatorKind
+from dra.gpu.names import DEFAULT_DRIVER, finalizer
 from dra.kube.reflector import Change, Reflector
 from hack.bench import objects
 from hack.bench.objects import MIXES, geometry, sizes
@@ -58,7 +61,12 @@ HEADER = (
     "CPU ms",
     "MiB",
 )
-CONTROLLER, BEFORE, SCHEDULER = ROWS = ("controller", "allocated before", "kube-scheduler")
+CONTROLLER, BEFORE, STEERED, SCHEDULER = ROWS = (
+    "controller",
+    "allocated before",
+    "steered",
+    "kube-scheduler",
+)
 LEAST = 0.05
 """Figures below are left out of the details."""
 WARM_UP_PODS = 100
@@ -107,12 +115,18 @@ class Bindings:
     """
 
     def __init__(
-        self, site: Site, load: Load, *, made: Callable[[str], object] = lambda _: None
+        self,
+        site: Site,
+        load: Load,
+        *,
+        made: Callable[[str], object] = lambda _: None,
+        gate: str = "",
     ) -> None:
         self._site = site
         api = self._api = site.api
         self._profiles = load.mix
         self._made = made
+        self._gates = {"schedulingGates": [{"name": gate}]} if gate else {}
         self._draw = random.Random(load.nodes)
         self._numbers = itertools.count()
         self._bound: dict[str, float] = {}
@@ -187,7 +201,8 @@ class Bindings:
         """Pods to create, whose claims exist."""
         named = self._draw_names(count)
         each(lambda n: self._make(*n), named)
-        return [objects.pod(name, resourceClaimName=name) for name, _ in named]
+        pods = [objects.pod(name, resourceClaimName=name) for name, _ in named]
+        return [{**pod, "spec": {**pod["spec"], **self._gates}} for pod in pods]
 
     def _draw_names(self, count: int) -> list[tuple[str, str]]:
         """Names of claims to be made, each with its profile."""
@@ -312,15 +327,23 @@ def _rows(site: Site, load: Load, wanted: set[str]) -> Iterator[Row]:
             yield _measured(CONTROLLER, site, load)
     if BEFORE in wanted:
         yield _measured(BEFORE, site, load, made=site.allocate)
+    if STEERED in wanted:
+        with site.scheduler(), site.controller(allocator=AllocatorKind.SCHEDULER):
+            yield _measured(STEERED, site, load, gate=finalizer(DEFAULT_DRIVER))
     if SCHEDULER in wanted:
         with site.scheduler():
             yield _measured(SCHEDULER, site, load)
 
 
 def _measured(
-    who: str, site: Site, load: Load, *, made: Callable[[str], object] = lambda _: None
+    who: str,
+    site: Site,
+    load: Load,
+    *,
+    made: Callable[[str], object] = lambda _: None,
+    gate: str = "",
 ) -> Row:
-    with Bindings(site, load, made=made) as bindings:
+    with Bindings(site, load, made=made, gate=gate) as bindings:
         bindings.burst(WARM_UP_PODS, limit_seconds=WARM_UP_SECONDS)
         bindings.clear()
         times = bindings.singly(load.single, limit_seconds=SECONDS)

@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
@@ -26,7 +27,7 @@ from dra.common.resources import (
     RESOURCE_SLICES,
     Obj,
 )
-from dra.gpu.inventory import Inventory
+from dra.gpu.inventory import AllocatorKind, Inventory
 from dra.gpu.mignode import to_mignode
 from dra.gpu.names import DEFAULT_DRIVER, class_name
 from dra.kube.client import KubeApi
@@ -94,10 +95,12 @@ class Site:
             yield process
 
     @contextlib.contextmanager
-    def controller(self, *flags: str) -> Iterator[Process]:
+    def controller(
+        self, *flags: str, allocator: AllocatorKind = AllocatorKind.CONTROLLER
+    ) -> Iterator[Process]:
         """Every node shows its GPUs in a MigNode, and our controller runs: yields its process."""
         wait_for("MigNode", self._mignodes_served)
-        bodies = [to_mignode(i) for i in self.nodes]
+        bodies = [to_mignode(replace(i, allocator=allocator)) for i in self.nodes]
         each(self._make_mignode, bodies)
         command = [sys.executable, "-m", "controller"]
         kubeconfig = self._plane.kubeconfig(controlplane.MIG_CONTROLLER)

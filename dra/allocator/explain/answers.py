@@ -73,8 +73,7 @@ class Explanation:
 
     ``namespace``: the pod's. ``obstacle``: stands in the way on all nodes, whatever is free there.
     ``nodes``: their answers by name. Empty where they do not apply: ``given_up`` says that the
-    search was too hard, ``others`` what is true of other alternatives, ``schedulers`` whose GPUs
-    are not the controller's to allocate.
+    search was too hard, ``others`` what is true of other alternatives.
     """
 
     namespace: str
@@ -82,7 +81,6 @@ class Explanation:
     nodes: Mapping[str, NodeAnswer] = field(default_factory=dict)
     given_up: str = ""
     others: str = ""
-    schedulers: str = ""
 
     @property
     def fits(self) -> bool:
@@ -118,7 +116,7 @@ def _about_nodes(explanation: Explanation) -> Obstacle:
             names = known[id(answer)] = texts.setdefault(text, [])
         names.append(name)
     message = _joined(texts, len(explanation.nodes))
-    return Obstacle(Reason.WAITING, message + explanation.schedulers)
+    return Obstacle(Reason.WAITING, message)
 
 
 def _about_node(answer: NodeAnswer, namespace: str) -> str:

@@ -29,8 +29,7 @@ _PROFILE = re.compile(r"['\"](\d+g\.\d+gb[\w.+-]*)['\"]")
 
 def _find_impossible(search: Search, fleet: Fleet) -> Obstacle | None:
     """Reason why no node of ``fleet`` could ever serve ``search``; None where one could."""
-    found = _unmatched(search, fleet) or _overlapping(search, fleet)
-    return found or (None if fleet.schedulers else _too_many(search, fleet))
+    return _unmatched(search, fleet) or _overlapping(search, fleet) or _too_many(search, fleet)
 
 
 def _unmatched(search: Search, fleet: Fleet) -> Obstacle | None:
@@ -151,25 +150,10 @@ def _impossible(search: Search, index: int, failure: Match, fleet: Fleet, reques
     if failure.error:
         message = f"request {request!r}: no device is selected; a selector failed: {failure.error}"
         return Obstacle(Reason.COSTLY_SELECTOR if failure.costly else Reason.BAD_SELECTOR, message)
-    if others := _about_schedulers(fleet):
-        return Obstacle(
-            Reason.WAITING,
-            f"request {request!r}: no node that this controller allocates offers a device that its "
-            f"selectors select{others}",
-        )
     return Obstacle(
         reason,
         f"request {request!r}: no node offers a device that its selectors select; {have}",
     )
-
-
-def _about_schedulers(fleet: Fleet) -> str:
-    """``; kube-scheduler allocates the GPUs of node a``; empty where it allocates none."""
-    names = sorted(fleet.schedulers)
-    if not names:
-        return ""
-    who = f"node {names[0]}" if len(names) == 1 else f"{len(names)} nodes"
-    return f"; kube-scheduler allocates the GPUs of {who}"
 
 
 def _largest(fleet: Fleet) -> str:
@@ -309,8 +293,7 @@ def explain(
     """
     namespace, fleet = problem.pod.key[0], allocator.fleet
     if not fleet.nodes:
-        others = _about_schedulers(fleet) or " (there is no MigNode)"
-        text = f"no node has GPUs that this controller allocates{others}"
+        text = "no node has GPUs that this controller allocates (there is no MigNode)"
         return Explanation(namespace, Obstacle(Reason.WAITING, text))
     if looks_only(problem):
         return _explain_view(problem, allocator)
@@ -381,4 +364,4 @@ def _explain_chosen(
             found[name], told = answers.of(node), told + 1
         else:
             found[name] = answers.brief(node)
-    return Explanation(namespace, impossible, found, schedulers=_about_schedulers(fleet))
+    return Explanation(namespace, impossible, found)

@@ -68,6 +68,7 @@ class FakeApi:
         elif content == "strategic":
             _set_conditions(obj, body["status"].get("conditions", []))
             _set_names(obj, body["status"].get("resourceClaimStatuses", []))
+            obj["status"] |= {k: v for k, v in body["status"].items() if isinstance(v, str)}
         else:
             _merge(obj, body)
             if obj == found:

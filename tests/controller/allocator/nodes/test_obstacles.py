@@ -108,7 +108,8 @@ def test_nothing_is_told_as_never_that_a_gpu_in_mig_mode_or_of_the_scheduler_mig
     known.set_mignode(mignode("node-a", gpu(0), gpu(1, mig=False)))
     assert why(known, two).reason is Reason.WAITING
     known = cluster("node-a", "node-b")
-    known.set_mignode(mignode("node-b", gpu(0, "node-b"), allocator=AllocatorKind.SCHEDULER))
+    theirs = [gpu(n, "node-b") for n in range(2)]
+    known.set_mignode(mignode("node-b", *theirs, allocator=AllocatorKind.SCHEDULER))
     assert why(known, two).reason is Reason.WAITING
 
 

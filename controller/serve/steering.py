@@ -1,0 +1,225 @@
+"""Steering: pods whose devices kube-scheduler allocates, on a node that the controller chooses.
+
+kube-scheduler scores no devices: of a node it takes the first that is free, in the published order
+(``dra.resourceslices.partitions``). So it is known what it would take next on each node. A pod
+waits behind our scheduling gate for the node whose next device costs the cluster least. That node
+is nominated for the pod (``status.nominatedNodeName``), then the gate is lifted. kube-scheduler
+tries the nominated node first, by all its rules, and every other node if the pod does not fit there
+(``evaluateNominatedNode`` in its schedule_one.go, 1.36). It writes the claims; we write none.
+
+A gate cannot be put back, and a search of all nodes costs kube-scheduler a second at 100 nodes. So
+few pods are on their way at a time, and one to a node: kube-scheduler serves two in an order that
+nobody knows, and the second would find another device than was foreseen. What was foreseen for a
+pod counts as its own until its claims are allocated, or it was refused, or is gone.
+
+A pod that fits nowhere is refused: kube-scheduler takes the nomination back and tries the pod again
+by itself, as one that never had the gate. While too many pods of a namespace were refused and wait,
+no other pod of it is sent. A condition of the pod, which no tenant can write, tells the next leader
+that it was sent.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+
+from controller.cluster.records import PodRecord, Steered
+from controller.serve.allocations import Done, is_gated
+from controller.serve.world import Act, Wait, World, Write
+from controller.write.in_flight import WriteAnswer
+from dra.allocator.problem import Decision
+from dra.claims.conditions import is_refused, sent_to
+from dra.claims.reasons import Obstacle, Reason
+from dra.claims.wants import ClaimWants
+from dra.common.resources import Obj
+from dra.kube.errors import UnavailableError
+from dra.pods.pods import Pod
+
+_log = logging.getLogger(__name__)
+
+MOST = 64
+"""Upper bound on pods that were sent and have no devices yet; a larger gang is sent by itself."""
+
+MOST_REFUSED = 32
+"""Refused pods that wait, after which none is sent of a namespace that has one of them.
+
+No more count in ``MOST``, so that pods that never fit cannot keep others from being sent.
+"""
+
+MOST_REFUSED_OF_ONE = 8
+"""Refused pods of one namespace that wait, after which no other of it is sent."""
+
+ON_ITS_WAY = "another pod is on its way there"
+
+_MANY_REFUSED = Obstacle(
+    Reason.SCHEDULER,
+    "kube-scheduler has refused other pods of the namespace that were sent to it, and they wait "
+    "there: see why in their events (kubectl get events --field-selector reason=FailedScheduling), "
+    "and delete those that will never fit",
+)
+
+_TURN = "turn"
+"""Group of the pods that wait until fewer are on their way."""
+
+
+def is_steered(world: World, decision: Decision) -> bool:
+    """True if kube-scheduler is to allocate what ``decision`` says."""
+    return decision.node in world.cluster.fleet.schedulers
+
+
+def busy(world: World) -> dict[str, str]:
+    """The nodes to which a pod is on its way, with the reason to leave them out."""
+    sent = (record.steered for record in world.steered.values())
+    return {each.node: ON_ITS_WAY for each in sent if each is not None and not each.is_refused}
+
+
+# -- rules
+
+
+def await_scheduler(world: World, record: PodRecord) -> Iterator[Act]:
+    """Have a pod wait that is on its way; send it again if nobody knows that it was sent."""
+    steered = record.steered
+    if steered is None or steered.is_refused:
+        return
+    if not steered.is_sent:
+        yield _write(world, record.pod, steered, partial(world.pod_answered, record.pod.key))
+    yield Wait(None)
+
+
+def leave_to_scheduler(world: World, record: PodRecord) -> Iterator[Act]:
+    """Leave a pod without the gate to kube-scheduler where that allocates all nodes."""
+    is_theirs = world.cluster.fleet.is_all_schedulers and not is_gated(world, record.pod)
+    if is_theirs and world.examined(record) is not None:
+        world.line.leaves(record.pod.uid)
+        yield Wait(None)
+
+
+def await_turn(world: World, record: PodRecord) -> Iterator[Act]:
+    """Have a pod wait before a place is looked for, where kube-scheduler allocates all nodes."""
+    if world.steered and world.cluster.fleet.is_all_schedulers and world.examined(record):
+        turn = wait_for_turn(world, [record.pod])
+        if turn is not None:
+            yield turn
+
+
+def wait_for_turn(world: World, pods: Sequence[Pod]) -> Wait | None:
+    """Have gated pods of one namespace wait while others are on their way; None if they may go."""
+    sent = [*world.steered.values()]
+    refused = [each.pod.key[0] for each in sent if each.steered and each.steered.is_refused]
+    own = refused.count(pods[0].key[0])
+    if own >= MOST_REFUSED_OF_ONE or (own and len(refused) >= MOST_REFUSED):
+        return Wait(_MANY_REFUSED, (), _TURN)
+    counted = len(sent) - max(0, len(refused) - MOST_REFUSED)
+    is_full = counted > 0 and counted + len(pods) > MOST
+    return Wait(None, (), _TURN) if is_full else None
+
+
+def steer(
+    world: World,
+    pod: Pod,
+    decision: Decision,
+    claims: Sequence[ClaimWants],
+    done: Done | None = None,
+) -> Write:
+    """The write that sends ``pod`` to kube-scheduler, for the node of ``decision``."""
+    record = world.cluster.pod_index.record(pod)
+    given = decision.allocations(claims, world.cluster.driver)
+    profiles = tuple(p.profile for p in decision.picks if p.share is None)
+    record.steered = Steered(decision.node, tuple(given), profiles)
+    world.steered[pod.uid] = record
+    write = _write(world, pod, record.steered, done or partial(world.pod_answered, pod.key))
+    return replace(write, counts=tuple(given.items()))
+
+
+def _write(world: World, pod: Pod, steered: Steered, done: Done) -> Write:
+    def job() -> Iterator[Obj]:
+        yield from world.requests.send_to(pod, steered.node, gate=world.cluster.finalizer)
+
+    def answered(answer: WriteAnswer) -> None:
+        if answer.error is None:
+            steered.is_sent = True
+            _tell_sent(world, pod, steered)
+        elif not isinstance(answer.error, UnavailableError):
+            end(world, world.cluster.pod_index.record(pod))
+        if (known := world.cluster.pods.get(pod.key)) is not None and known.uid == pod.uid:
+            note_pod(world, known)
+        done(answer.error)
+
+    return Write(pod.claim_keys, job, answered)
+
+
+def _tell_sent(world: World, pod: Pod, steered: Steered) -> None:
+    world.cluster.pod_index.record(pod).gate_lifted = True
+    world.line.served(pod)
+    for profile in filter(None, steered.profiles):
+        world.cluster.fleet.demand.observe(profile)
+    what = ", ".join(profile or "a whole GPU" for profile in steered.profiles) or "a share"
+    message = f"nominated for node {steered.node}, where kube-scheduler is to allocate {what}"
+    world.reporter.nominated(pod, message)
+
+
+# -- what becomes of pods that were sent
+
+
+def note_pod(world: World, pod: Pod) -> None:
+    """Take a change of a pod or of its claims: it may have been sent, served or refused."""
+    index = world.cluster.pod_index
+    record, node = index.records.get(pod.uid), sent_to(pod.obj, driver=world.cluster.driver)
+    steered = record.steered if record is not None else None
+    if (steered is None and not node) or world.cluster.finalizer in pod.gates:
+        return
+    if pod.node or not pod.pending or _has_all(world, pod):
+        if _has_all(world, pod) or not pod.pending:
+            end(world, index.record(pod), _outcome(world, pod, steered))
+        return  # else its claims were allocated, which is told soon
+    if steered is None:  # sent by a former leader, or its claims were given back
+        record = index.record(pod)
+        steered = record.steered = Steered(node, is_sent=True)
+        world.steered[pod.uid] = record
+    steered.is_sent = True
+    is_final = pod.nominated != steered.node or (is_refused(pod.obj) and not pod.needs.preempts)
+    if is_final and not steered.is_refused:
+        _refused(world, index.record(pod), steered)
+
+
+def end(world: World, record: PodRecord, outcome: str = "") -> None:
+    """Stop counting a pod that was sent: it is served or gone. ``outcome`` is for the metrics."""
+    steered, record.steered = record.steered, None
+    if steered is None:
+        return
+    del world.steered[record.pod.uid]
+    world.reporter.metrics.steered(outcome)
+    _free(world, steered)
+
+
+def _refused(world: World, record: PodRecord, steered: Steered) -> None:
+    """Note that kube-scheduler found no node for a pod, which is its own from now on."""
+    _log.info("refused by kube-scheduler", extra={"pod": str(record.pod), "node": steered.node})
+    steered.is_refused = True
+    world.reporter.metrics.steered("refused")
+    world.refusals.refuse(world.cluster.pod_index.template(record.pod), steered.node)
+    _free(world, steered)
+
+
+def _free(world: World, steered: Steered) -> None:
+    """Count what was foreseen for a pod no longer; other pods may be sent to its node."""
+    claims, steered.claims = steered.claims, ()
+    for claim in claims:
+        world.cluster.end_write(claim)
+    world.cluster.make_room(steered.node)
+
+
+def _has_all(world: World, pod: Pod) -> bool:
+    """True if each claim of a pod is allocated."""
+    found = [known.claim.allocation is not None for known in world.claims_of(pod)]
+    return len(found) == len(pod.claim_keys) and all(found)
+
+
+def _outcome(world: World, pod: Pod, steered: Steered | None) -> str:
+    """What became of a pod that was sent, for the metrics; empty if nothing is to be counted."""
+    if steered is None or steered.is_refused:
+        return ""
+    nodes = {k.claim.allocation.node for k in world.claims_of(pod) if k.claim.allocation}
+    return ("nominated" if steered.node in nodes else "elsewhere") if nodes else ""

@@ -1,0 +1,307 @@
+"""Steering: kube-scheduler allocates, the controller chooses the node, one pod at a time there."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from controller.serve import steering
+from dra.gangs.membership import COUNT_LABEL, NAME_LABEL
+from dra.gpu.inventory import AllocatorKind
+from dra.kube.errors import ConflictError, UnavailableError
+from tests.controller.helpers.bench import Bench
+from tests.controller.helpers.firstfit import FirstFit
+from tests.controller.helpers.objects import (
+    FINALIZER,
+    claim,
+    copied,
+    gpu,
+    inventory,
+    mignode,
+    node,
+    pod,
+    request,
+)
+
+GATED: dict[str, Any] = {"schedulingGates": [{"name": FINALIZER}]}
+PROFILES = ("1g.5gb", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb")
+
+
+class Site:
+    """Nodes that kube-scheduler allocates, all of a cluster unless ``own`` names others."""
+
+    def __init__(self, *names: str, gpus: int = 1, own: tuple[str, ...] = (), **more: Any) -> None:
+        self.bench = Bench(*own, **more)
+        here = [inventory(n, *(gpu(i, n) for i in range(gpus))) for n in names]
+        self.scheduler = FirstFit(self.bench.api, here)
+        self.names, self.gpus = names, gpus
+        self.be_seen_by(self.bench)
+        self.bench.run()
+
+    def be_seen_by(self, bench: Bench) -> None:
+        for name in self.names:
+            bench.cluster.set_node(node(name))
+            gpus = [gpu(i, name) for i in range(self.gpus)]
+            bench.cluster.set_mignode(mignode(name, *gpus, allocator=AllocatorKind.SCHEDULER))
+
+    def ask(self, name: str, *profiles: str, **spec: Any) -> None:
+        names = [f"{name}-{n}" for n, _ in enumerate(profiles)]
+        for each, profile in zip(names, profiles, strict=True):
+            self.bench.claim(claim(each, request("r", f"mig-{profile}")))
+        labels = spec.pop("labels", {})
+        made = pod(name, *names, cpu="10m", **{**GATED, **spec})
+        self.bench.pod({**made, "metadata": {**made["metadata"], "labels": labels}})
+
+    def sent(self) -> dict[str, str]:
+        """By name the pods whose gate is lifted and that have no node, with their nomination."""
+        found = {n: o for (kind, n), o in self.bench.api.objects.items() if kind == "pods"}
+        return {
+            n: o.get("status", {}).get("nominatedNodeName", "")
+            for n, o in found.items()
+            if not o["spec"].get("schedulingGates") and not o["spec"].get("nodeName")
+        }
+
+    def watch(self) -> None:
+        """The controller sees all pods as they are, and does what is due."""
+        for (kind, _), obj in [*self.bench.api.objects.items()]:
+            if kind == "pods":
+                self.bench.cluster.set_pod(copied(obj))
+        self.bench.run(seconds=0.06)
+
+    def schedule(self, name: str, *, full: tuple[str, ...] = ()) -> str:
+        """kube-scheduler tries a pod; returns its node, empty if it is refused."""
+        found, claims = self.scheduler.schedule(name, full=full)
+        for each in claims:
+            self.bench.claim(each)
+        self.bench.pod(found)
+        self.bench.run(seconds=0.06)
+        return str(found["spec"].get("nodeName", ""))
+
+    def run(self) -> Counter[str]:
+        """All is served as far as there is room; how many pods went where they were to."""
+        outcomes: Counter[str] = Counter()
+        self.watch()
+        while sent := {n: where for n, where in self.sent().items() if where}:
+            for name, where in sent.items():
+                found = self.schedule(name)
+                outcomes[
+                    "nominated" if found == where else "elsewhere" if found else "refused"
+                ] += 1
+            self.watch()
+        return outcomes
+
+
+def test_every_pod_gets_the_device_that_was_foreseen_until_all_room_is_used() -> None:
+    site, draw = Site("a", "b", "c", gpus=3), random.Random(7)
+    for number in range(90):
+        site.ask(f"p{number:02}", draw.choice(PROFILES))
+    outcomes = site.run()
+    assert set(outcomes) == {"nominated"}
+    fleet = site.bench.cluster.fleet
+    free = sum(8 - s.usage.mask.bit_count() for n in fleet.nodes.values() for s in n.gpus)
+    assert free <= 2, "of 72 memory slices"
+    assert not site.sent()
+    assert "resourceclaims/status" not in site.bench.api.writes, "kube-scheduler alone allocates"
+
+
+def test_a_node_is_nominated_for_one_pod_at_a_time() -> None:
+    site = Site("a", "b", gpus=2)
+    for name in ("p", "q", "r"):
+        site.ask(name, "1g.5gb")
+    site.watch()
+    assert sorted(site.sent().values()) == ["a", "b"]
+    (waits,) = {"p", "q", "r"} - site.sent().keys()
+    assert not site.bench.recorder.reasons(waits), "it waits for a moment, and needs no event"
+    site.schedule(next(iter(site.sent())))
+    assert waits in site.sent()
+
+
+def test_the_next_device_is_that_of_the_first_gpu_where_any_of_the_profile_is_free() -> None:
+    site = Site("a", gpus=3)
+    for number, profile in enumerate(("3g.20gb", "1g.5gb", "4g.20gb", "7g.40gb", "1g.5gb")):
+        site.ask(f"p{number}", profile)
+    assert site.run() == {"nominated": 5}
+    devices = [site.bench.devices(f"p{n}-0")[0].split("-")[1] for n in range(5)]
+    assert devices == ["0", "0", "1", "2", "0"]
+
+
+def test_a_refused_pod_is_left_to_kube_scheduler_and_others_go_on() -> None:
+    site = Site("a", "b")
+    site.ask("p", "3g.20gb")
+    site.watch()
+    where = site.sent()["p"]
+    assert site.schedule("p", full=("a", "b")) == ""
+    assert not site.bench.cluster.fleet.counts("uid-p-0"), "nothing counts for it any more"
+    site.ask("q", "7g.40gb", nodeSelector={})
+    site.watch()
+    assert site.sent()["p"] == ""
+    assert site.sent()["q"] == where, "its node is free for others"
+    assert site.schedule("p") == "a", "kube-scheduler tries it again by itself"
+    assert site.schedule("q") == "b"
+
+
+def test_few_refused_pods_keep_others_of_their_namespace_from_being_sent_and_nobody_else() -> None:
+    names = tuple(f"n{n:02}" for n in range(steering.MOST))
+    site = Site(*names)
+    for number in range(steering.MOST_REFUSED_OF_ONE + 20):
+        site.ask(f"bad{number:02}", "1g.5gb")
+    for _ in range(10):
+        site.watch()
+        for name in [n for n, where in site.sent().items() if where]:
+            site.schedule(name, full=names)
+    refused = len(site.sent())
+    assert refused >= steering.MOST_REFUSED_OF_ONE
+    site.ask("late", "1g.5gb")
+    site.bench.run(seconds=61)
+    assert "late" not in site.sent()
+    assert "WaitingForScheduler" in site.bench.recorder.reasons("late")
+    other = pod("other", "o", cpu="10m", **GATED)
+    other["metadata"]["namespace"] = "elsewhere"
+    asked = claim("o", request("r", "mig-1g.5gb"))
+    asked["metadata"]["namespace"] = "elsewhere"
+    site.bench.claim(asked)
+    site.bench.pod(other)
+    site.bench.run()
+    assert site.sent()["other"]
+    for name in [n for n in site.sent() if n.startswith("bad")][:refused]:
+        site.bench.delete_pod(name)
+    site.bench.run(seconds=0.06)
+    assert "late" in site.sent(), "when they are gone it goes on"
+
+
+def test_no_more_than_some_tens_are_on_their_way() -> None:
+    site = Site(*(f"n{n:03}" for n in range(steering.MOST + 6)))
+    for number in range(steering.MOST + 10):
+        site.ask(f"p{number:03}", "7g.40gb")
+    site.watch()
+    assert len(site.sent()) == steering.MOST
+    site.schedule(min(site.sent()))
+    assert len(site.sent()) == steering.MOST
+
+
+def test_the_next_leader_knows_who_is_on_the_way_and_who_was_refused() -> None:
+    site = Site("a", "b")
+    site.ask("p", "1g.5gb")
+    site.ask("q", "1g.5gb")
+    site.watch()
+    on_its_way, refused = site.sent()
+    where = site.sent()[on_its_way]
+    site.schedule(refused, full=("a", "b"))
+    new = site.bench.succeeded_by()
+    site.be_seen_by(new)
+    site.bench = new
+    site.ask("r", "1g.5gb")
+    site.ask("s", "1g.5gb")
+    site.watch()
+    (name,) = site.sent().keys() - {on_its_way, refused}
+    assert site.sent()[name] != where
+    assert {
+        r.pod.key[1]: r.steered and r.steered.is_refused for r in new.world.steered.values()
+    } == {
+        on_its_way: False,
+        refused: True,
+        name: False,
+    }
+    assert site.schedule(on_its_way) == where
+    assert len(site.sent()) == 3
+
+
+@pytest.mark.parametrize("lost", ["pods", "pods/status"])
+def test_a_send_without_an_answer_is_repeated_for_the_same_node(lost: str) -> None:
+    site = Site("a", "b")
+    api, silence = site.bench.api, [UnavailableError("no answer")]
+    api.lost = lambda what: silence.pop() if silence and what == lost else None
+    site.ask("p", "1g.5gb")
+    site.bench.run()
+    assert site.bench.cluster.fleet.counts("uid-p-0")
+    site.watch()
+    site.bench.run(seconds=30)
+    assert site.sent() == {"p": "a"}
+    assert site.run() == {"nominated": 1}
+    assert not site.bench.world.steered
+
+
+def test_a_send_that_is_refused_counts_no_more() -> None:
+    site = Site("a")
+    error = [ConflictError("changed", status=409)]
+    site.bench.api.refuse = lambda what: error.pop() if error and what == "pods" else None
+    site.ask("p", "7g.40gb")
+    site.bench.run()
+    assert not site.bench.cluster.fleet.counts("uid-p-0")
+    site.bench.run(seconds=1)
+    assert site.sent() == {"p": "a"}
+
+
+def test_a_pod_without_the_gate_is_kube_schedulers_and_counts() -> None:
+    site = Site("a")
+    site.ask("free", "4g.20gb", schedulingGates=[])
+    site.bench.run(seconds=100)
+    assert not site.bench.recorder.events
+    site.schedule("free")
+    site.ask("p", "4g.20gb")
+    site.watch()
+    assert "p" not in site.sent()
+    assert "WaitingForSlice" in site.bench.recorder.reasons("p")
+
+
+def test_a_gang_is_sent_together_once_all_of_it_has_room() -> None:
+    site = Site("a", "b")
+    gang = {NAME_LABEL: "g", COUNT_LABEL: "3"}
+    for name in ("x", "y", "z"):
+        site.ask(name, "4g.20gb", labels=gang)
+    site.watch()
+    assert not site.sent()
+    site.ask("small", "1g.5gb")
+    assert site.run() == {"nominated": 1}
+    more = Site("a", "b", "c")
+    for name in ("x", "y", "z"):
+        more.ask(name, "4g.20gb", labels=gang)
+    more.watch()
+    assert sorted(more.sent().values()) == ["a", "b", "c"]
+    assert more.run() == {"nominated": 3}
+
+
+def test_own_nodes_and_those_of_kube_scheduler_serve_pods_side_by_side() -> None:
+    site = Site("theirs", own=("ours",))
+    for name in ("p", "q", "r"):
+        site.ask(name, "7g.40gb")
+    site.watch()
+    sent = site.sent()
+    assert [*sent.values()].count("theirs") == 1
+    has = [n for n in ("p", "q", "r") if site.bench.devices(f"{n}-0")]
+    assert [site.bench.node_of(f"{n}-0") for n in has] == ["ours"]
+    free = Site("theirs", own=("ours",))
+    free.ask("p", "7g.40gb", schedulingGates=[])
+    free.ask("q", "7g.40gb", schedulingGates=[])
+    free.bench.run()
+    assert [n for n in ("p", "q") if free.bench.devices(f"{n}-0")] == ["p"]
+    assert "kube-scheduler allocates" in str(free.bench.recorder.events[-1])
+
+
+def test_what_kube_scheduler_allocated_is_never_given_back_by_us() -> None:
+    site = Site("theirs", own=("ours",), finalizer_at_creation=True)
+    site.ask("p", "7g.40gb", nodeSelector={"only": "theirs"})
+    site.bench.cluster.set_node(node("theirs", labels={"only": "theirs"}))
+    site.watch()
+    _, claims = site.scheduler.schedule("p")
+    for each in claims:
+        each["metadata"]["finalizers"] = [FINALIZER, *each["metadata"]["finalizers"]]
+        site.bench.claim(each)
+    for _ in range(20):
+        site.bench.run(seconds=60)
+    assert site.bench.devices("p-0"), "unbound for twenty minutes"
+
+
+def test_slices_held_back_for_another_are_not_taken_by_a_pod_that_is_sent() -> None:
+    site = Site("a")
+    fleet = site.bench.cluster.fleet
+    site.ask("p", "1g.5gb")
+    site.bench.cluster.set_node(node("a", cpu="0"))
+    site.watch()
+    state = fleet.nodes["a"].gpus[0]
+    first = state.moves()[19][0].placement
+    assert not site.sent()
+    assert first.start == 6
