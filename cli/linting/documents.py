@@ -180,9 +180,13 @@ def _plain(value: Any, left: list[int], *, depth: int) -> Any:
 
 
 def without_nulls(value: Any) -> Any:
-    """``value`` without the fields that are null, which count as absent."""
+    """``value`` without fields that are null, which count as absent but in opaque parameters."""
     if isinstance(value, dict):
-        return {key: without_nulls(each) for key, each in value.items() if each is not None}
+        return {
+            key: each if key == "parameters" else without_nulls(each)
+            for key, each in value.items()
+            if each is not None
+        }
     return [*map(without_nulls, value)] if isinstance(value, list) else value
 
 

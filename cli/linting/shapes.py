@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from api.decoding import decodable
 from cli.linting.documents import Document, Level, Path, Remark
 
 _Amounts = dict[str, str | int | float | None] | None
@@ -61,6 +62,7 @@ class _Metadata(_Named):
     finalizers: _Names = None
 
 
+@decodable
 class Pod(msgspec.Struct):
     """Metadata and spec of a pod, or of a template of pods."""
 
@@ -112,6 +114,7 @@ class _Constraint(msgspec.Struct, rename="camel"):
     distinct_attribute: str | None = None
 
 
+@decodable
 class Devices(msgspec.Struct):
     """``spec.devices`` of a claim."""
 
@@ -126,6 +129,7 @@ class _ClassSpec(msgspec.Struct, rename="camel"):
     extended_resource_name: str | None = None
 
 
+@decodable
 class Class(msgspec.Struct):
     """A DeviceClass."""
 
