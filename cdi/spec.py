@@ -147,24 +147,25 @@ def device_id(claim_uid: str, device: str) -> str:
 
 
 def encode(spec: Spec) -> dict[str, Any]:
-    """The spec as a mapping with the field names of the specification.
-
-    ``cdiVersion`` is the oldest version that permits all fields of the spec: 0.5.0 for device names
-    that begin with a digit, as claim UIDs may, and for ``hostPath`` of nodes; 0.6.0 for a dot in
-    the class; 0.7.0 for ``additionalGids``. Every version has hooks.
-    """
-    version = "0.6.0" if "." in spec.kind.partition("/")[2] else "0.3.0"
-    devices = []
-    for device in spec.devices:
-        if device.name[:1].isdigit():
-            version = max(version, "0.5.0")
-        version = max(version, _version(device.edits))
-        devices.append({"name": device.name, "containerEdits": _edits(device.edits)})
-    version = max(version, _version(spec.common))
-    encoded: dict[str, Any] = {"cdiVersion": version, "kind": spec.kind, "devices": devices}
+    """The spec as a mapping with the field names of the specification."""
+    devices = [{"name": d.name, "containerEdits": _edits(d.edits)} for d in spec.devices]
+    encoded: dict[str, Any] = {"cdiVersion": version(spec), "kind": spec.kind, "devices": devices}
     if spec.common != Edits():
         encoded["containerEdits"] = _edits(spec.common)
     return encoded
+
+
+def version(spec: Spec) -> str:
+    """The oldest version of the specification that permits all fields of ``spec``.
+
+    It is 0.5.0 for device names that begin with a digit, as claim UIDs may, and for ``hostPath`` of
+    nodes; 0.6.0 for a dot in the class; 0.7.0 for ``additionalGids``. Every version has hooks.
+    """
+    return max(
+        "0.6.0" if "." in spec.kind.partition("/")[2] else "0.3.0",
+        "0.5.0" if any(device.name[:1].isdigit() for device in spec.devices) else "",
+        *(_version(edits) for edits in (spec.common, *(d.edits for d in spec.devices))),
+    )
 
 
 def _version(edits: Edits) -> str:

@@ -20,6 +20,7 @@ EXAMINATIONS: Mapping[str, Examination] = {
     "limits": installation.limits,
     "controller": nodes.controller,
     "plugin": nodes.plugins,
+    "runtimes": nodes.runtimes,
     "versions": nodes.versions,
     "modes": nodes.modes,
     "gpus": nodes.gpus,

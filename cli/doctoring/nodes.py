@@ -15,6 +15,7 @@ from dra.claims.reader import KnownClaim
 from dra.claims.reasons import NodeReason
 from dra.common.program import page
 from dra.common.resources import Obj, ObjectKey, at
+from dra.common.runtimes import doubt, refusal
 from dra.gpu.inventory import HARMFUL, AllocatorKind, Gpu, GpuHealth, GpuReason, InstanceState
 
 _REASONS = {
@@ -96,6 +97,20 @@ def plugins(evidence: Evidence) -> Iterator[Check]:
         yield fail("no MigNode exists", "see that the plugin runs on the GPU nodes")
     elif all(n.inventory.ready for n in site.nodes) and not homeless:
         yield ok(f"ready: {counted(len(site.nodes), 'node')} with {counted(len(site.gpus), 'GPU')}")
+
+
+def runtimes(evidence: Evidence) -> Iterator[Check]:
+    """Check that the container runtimes of the nodes with GPUs read CDI specs."""
+    found: list[Check] = []
+    for node in evidence.facts.site.nodes:
+        info = at(evidence.facts.nodes.get(node.name, {}), "status", "nodeInfo", default={})
+        runtime = str(info.get("containerRuntimeVersion", ""))
+        problem, _, remedy = refusal(runtime).rpartition("; ")
+        if problem:
+            found.append(fail(f"node {node.name}: {problem}", remedy).of_node(node.name))
+        elif said := doubt(runtime):
+            found.append(warn(f"node {node.name}: {said}").of_node(node.name))
+    yield from found or [ok("no container runtime is known to drop CDI devices")]
 
 
 def versions(evidence: Evidence) -> Iterator[Check]:

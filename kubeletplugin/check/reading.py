@@ -15,7 +15,8 @@ import msgspec
 import yaml
 
 from dra.common.program import page
-from dra.common.resources import MIG_NODES, RESOURCE_CLAIMS
+from dra.common.resources import MIG_NODES, NODES, RESOURCE_CLAIMS, at
+from dra.common.runtimes import doubt, refusal
 from dra.gpu.inventory import GpuHealth
 from dra.kube.client import KubeApi
 from dra.kube.errors import KubeConfigError, KubeError, ObjectNotFoundError
@@ -99,7 +100,7 @@ def read(session: Session, options: Options, *, taken: str) -> Report:
     examine_runtime(notebook, roots)
     _kubelet(notebook, roots, driver=options.driver_name)
     _other_managers(notebook, roots)
-    _cluster(notebook, options.kubeconfig)
+    _cluster(notebook, options.kubeconfig, node=options.node_name)
     return Report(
         taken=taken,
         node=options.node_name,
@@ -326,7 +327,7 @@ def _places(roots: Roots) -> Iterator[tuple[Path, str]]:
         yield roots.on_host(path), who
 
 
-def _cluster(notebook: Notebook, kubeconfig: str | None) -> None:
+def _cluster(notebook: Notebook, kubeconfig: str | None, *, node: str) -> None:
     """Check that the API server serves what the driver needs, if a configuration names a server."""
     item = Item.CLUSTER
     named = kubeconfig or os.environ.get("KUBECONFIG")
@@ -343,6 +344,7 @@ def _cluster(notebook: Notebook, kubeconfig: str | None) -> None:
     try:
         server = api.read("/version").get("gitVersion", "unknown version")
         served = {group: _served(api, group) for group in (RESOURCE_CLAIMS.group, MIG_NODES.group)}
+        _runtime(notebook, api, node)
     except KubeError as error:
         notebook.note(item, f"the API server does not answer: {error}")
         return
@@ -359,6 +361,23 @@ def _cluster(notebook: Notebook, kubeconfig: str | None) -> None:
         notebook.missing(item, text, "install the chart, with its CRD")
     else:
         notebook.ok(item, f"{server} serves {' and '.join(words)}")
+
+
+def _runtime(notebook: Notebook, api: KubeApi, node: str) -> None:
+    """Check that the container runtime which the Node names reads CDI specs."""
+    item = Item.CONTAINER_RUNTIME
+    try:
+        status = api.get(NODES, node).get("status") or {}
+    except KubeError as error:
+        notebook.note(item, f"which one the Node names is not known: {error}")
+        return
+    runtime = at(status, "nodeInfo", default={}).get("containerRuntimeVersion", "")
+    notebook.fact(item, f"the Node names {runtime or 'none'}")
+    problem, _, remedy = refusal(runtime).rpartition("; ")
+    if problem:
+        notebook.missing(item, problem, remedy)
+    elif said := doubt(runtime):
+        notebook.note(item, said)
 
 
 def _served(api: KubeApi, group: str) -> tuple[str, ...]:

@@ -6,9 +6,20 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from cdi.spec import CdiError, Device, DeviceNode, Edits, Spec, claim_kind, device_id, joined
+from cdi.spec import (
+    CdiError,
+    Device,
+    DeviceNode,
+    Edits,
+    Spec,
+    claim_kind,
+    device_id,
+    joined,
+    version,
+)
 from cdi.store import SpecStore
 from dra.claims.reasons import NodeReason
+from dra.common.runtimes import CDI_OF_CLAIMS, refusal
 from kubeletplugin.common import Common
 from kubeletplugin.errors import HostError, IncompleteError
 from kubeletplugin.gpus.gpu import Conflict, GpuUnit
@@ -55,10 +66,11 @@ class Specs:
 
     Edits that all containers need are in the common spec; with a claim, kubelet is told the names
     of the common spec's devices too, and keeps them. ``sharing``: returns, for all entries of a
-    claim, the further edits for each device that is shared.
+    claim, the further edits for each device that is shared. ``runtime``: returns the container
+    runtime and its version as the Node says, or nothing.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the node, its files, and who knows the rest
         self,
         driver: str,
         hardware: Hardware,
@@ -66,12 +78,14 @@ class Specs:
         roots: Roots,
         search: DriverSearch,
         sharing: Callable[[Sequence[Entry]], Mapping[EntryKey, Iterable[Edits]]],
+        runtime: Callable[[], str],
     ) -> None:
         self._kind = claim_kind(driver)
         self._hardware = hardware
         self._roots = roots
         self._search = search
         self._sharing = sharing
+        self._runtime = runtime
         self._store = SpecStore(roots.cdi, driver)
         self._unmade = ""
         self._driver_spec = DriverSpec(driver, self._store, self._needs)
@@ -92,9 +106,15 @@ class Specs:
         needs = needs or self._needs()
         self._driver_spec.ensure(needs)
         spec = self.build(entries, needs)
+        self._check_runtime(version(spec))
         self._make_nodes(spec, needs)
         with _host_errors():
             self._store.write(entries[0].claim.uid, spec)
+
+    def _check_runtime(self, needs: str) -> None:
+        """Raise IncompleteError if the runtime would drop specs of CDI version ``needs``."""
+        if problem := refusal(self._runtime(), needs=max(needs, CDI_OF_CLAIMS)):
+            raise IncompleteError(problem)
 
     def _make_nodes(self, spec: Spec, needs: Needs) -> None:
         """Make missing device nodes on the host, which pods with ``hostUsers: false`` need."""
@@ -177,9 +197,11 @@ class Specs:
         try:
             self._search.check(files)
             roots = self._roots.now()
-            return Needs(files, control_nodes(roots), roots)
+            needs = Needs(files, control_nodes(roots), roots)
         except HostError as error:
             raise IncompleteError(str(error)) from error
+        self._check_runtime(version(Spec(self._kind, (Device(COMPUTE, needs.control),))))
+        return needs
 
     def _of_device(self, entry: Entry, needs: Needs, shared: Iterable[Edits]) -> Edits:
         unit = self._hardware.unit(entry.gpu)

@@ -174,7 +174,12 @@ class Daemon:
 
         sharing = DeviceSharing(common, hardware, files)
         specs = Specs(
-            options.driver_name, hardware, roots=options.roots, search=search, sharing=sharing.edits
+            options.driver_name,
+            hardware,
+            roots=options.roots,
+            search=search,
+            sharing=sharing.edits,
+            runtime=lambda: self.node_watch.runtime,
         )
 
         def who_holds(uuid: str, pids: Collection[int]) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dra.claims.reasons import NodeReason
-from dra.common.resources import NODES, RESOURCE_SLICES, Obj
+from dra.common.resources import NODES, RESOURCE_SLICES, Obj, at
 from dra.gpu.layouts import SUFFIXES, Choice, Classes, choose, read_files
 from dra.gpu.names import DEFAULT_DRIVER, NVIDIA_DRIVER
 from dra.gpu.shares import HAMI_CORE, UNENFORCED, ShareOffer
@@ -238,6 +238,8 @@ class NodeWatch:
         self._current: Conflict | None = None
         self._pause: Pause | None = None
         self._labels: Mapping[str, str] | None = None
+        self.runtime = ""
+        """The container runtime and its version, as the Node says; empty while it is not known."""
         self._default = ShareOffers(_offer(options.gpu_shares), _offer(options.slice_shares))
         self._shares = self._default
         self._node: Obj = {}
@@ -361,7 +363,8 @@ class NodeWatch:
         self._reports.report_node(found.reason, text, warning=True)
 
     def _see(self, node: Obj) -> None:
-        """Take note of the Node's labels that ask for a pause or choose a class."""
+        """Take note of the Node's runtime, and of labels that ask for a pause or choose a class."""
+        self.runtime = at(node, "status", "nodeInfo", "containerRuntimeVersion", default="")
         with self._lock:
             before, self._pause = self._pause, pause_of(node, self._options.pause_labels)
             pause = self._pause

@@ -54,6 +54,24 @@ def healthy(world: World) -> World:
     return world
 
 
+@pytest.mark.parametrize(
+    ("runtime", "status", "says"),
+    [
+        ("containerd://2.1.4", "ok", "no container runtime is known to drop CDI devices"),
+        ("containerd://1.7.27", "warn", "only with enable_cdi = true"),
+        ("docker://28.0.0", "fail", "node node-a: the container runtime is Docker"),
+    ],
+)
+def test_a_container_runtime_that_drops_slices_is_named(
+    healthy: World, mig: Mig, runtime: str, status: str, says: str
+) -> None:
+    info = {"containerRuntimeVersion": runtime}
+    before = healthy.api.get(NODES, "node-a")
+    healthy.set_status(NODES, before, {**before["status"], "nodeInfo": info})
+    [(found, message)] = checks(mig)[1]["runtimes"]
+    assert (found, says in message) == (status, True), message
+
+
 def test_what_the_driver_says_of_gpus_is_shown(healthy: World, mig: Mig) -> None:
     to_be_remapped(healthy)
     _, found = checks(mig)

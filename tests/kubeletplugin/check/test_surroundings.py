@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from dra.common.resources import NODES
+from dra.kube.client import KubeApi
 from kubeletplugin.__main__ import main as kubeletplugin
 from kubeletplugin.check.command import plugin_beside, plugin_has_released
 from kubeletplugin.check.host import examine_process
@@ -140,6 +142,36 @@ def test_a_cluster_without_our_resource_is_told_what_to_install(
         checked = make_node(A100).check()
     assert checked.code == 1
     assert "install the chart" in text(checked.report, Item.CLUSTER)
+
+
+@pytest.mark.parametrize(
+    ("runtime", "mark", "says"),
+    [
+        ("docker://28.0.0", Mark.MISSING, "let kubelet use containerd or CRI-O"),
+        ("containerd://1.7.27", Mark.NOTE, "enable_cdi = true"),
+    ],
+)
+def test_the_runtime_that_the_node_names_is_judged(
+    make_node: MakeNode,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    runtime: str,
+    mark: Mark,
+    says: str,
+) -> None:
+    (folder / "api").mkdir()
+    with running_server(folder / "api") as server:
+        monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig))
+        monkeypatch.setenv("NODE_NAME", "node-a")
+        api = KubeApi.connect(str(server.kubeconfig), user_agent="tests/1", timeout_seconds=30.0)
+        api.create(NODES, {"metadata": {"name": "node-a"}})
+        info = {"status": {"nodeInfo": {"containerRuntimeVersion": runtime}}}
+        api.patch(NODES, "node-a", info, subresource="status")
+        api.close()
+        report = make_node(A100).check().report
+    assert mark in marks(report, Item.CONTAINER_RUNTIME)
+    assert says in text(report, Item.CONTAINER_RUNTIME)
 
 
 # A port of the discard protocol, on which nobody listens.

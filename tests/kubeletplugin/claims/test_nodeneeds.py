@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dra.claims.sharing import OFFERED, TIME_SLICING
+from dra.common.resources import NODES
 from dra.gpu.mignode import from_mignode
 from kubeletplugin.claims import janitor
 from kubeletplugin.host.driverfiles import HOOK_NAMES
@@ -61,6 +62,39 @@ def test_what_is_missing_is_said_and_nothing_is_cut_until_it_is_there(
     assert ready(rig)[0] == "True"
     rig.prepared(ref)
     assert verdict(rig, ref) == ""
+
+
+def name_runtime(rig: Rig, runtime: str) -> None:
+    status = {"status": {"nodeInfo": {"containerRuntimeVersion": runtime}}}
+    rig.api.patch(NODES, rig.node, status, subresource="status")
+
+
+@pytest.mark.usefixtures("frequent_looks")
+def test_nothing_is_cut_for_a_container_runtime_that_would_drop_the_slice(
+    make_rig: Callable[..., Rig],
+) -> None:
+    rig = make_rig()
+    name_runtime(rig, "docker://28.3.1")
+    rig.start()
+    wait_for("the GPUs' reason", lambda: gpu_reasons(rig) == {"DriverIncomplete"})
+    assert "cri-dockerd drops CDI devices" in ready(rig)[1]
+    ref = rig.claim(SLICE)
+    assert "let kubelet use containerd or CRI-O" in rig.refused(ref)
+    assert rig.mutations() == []
+    name_runtime(rig, "containerd://1.7.2")
+    wait_for("the GPUs", lambda: gpu_reasons(rig) == {""})
+    rig.prepared(ref)
+    assert rig.spec(ref)["cdiVersion"] <= "0.5.0"
+    # A group of device nodes needs a newer version of CDI, and so of the runtime.
+    parameters = rig.machine.host_root / "proc/driver/nvidia/params"
+    parameters.write_text("DeviceFileUID: 0\nDeviceFileGID: 44\nDeviceFileMode: 432\n")
+    for node in (rig.machine.host_root / "dev").glob("nvidia*"):
+        if not node.is_dir():
+            node.unlink()
+    wait_for("the GPUs' reason", lambda: gpu_reasons(rig) == {"DriverIncomplete"})
+    assert "upgrade containerd to 1.7.16 or newer" in ready(rig)[1]
+    name_runtime(rig, "containerd://1.7.16")
+    wait_for("the GPUs", lambda: gpu_reasons(rig) == {""})
 
 
 def test_files_that_went_since_the_last_look_are_noticed_by_prepare_itself(rig: Rig) -> None:
