@@ -94,8 +94,8 @@ BAD = {
     "half a MiB": Bad({**GPU, "share": {"memoryMiB": 0.5}}, "share.memoryMiB", "float"),
     "truth for a number": Bad({**GPU, "share": {"cores": True}}, "share.cores", "bool"),
     "too many cores": Bad({**GPU, "share": {"cores": 101}}, "share.cores", "<= 100"),
-    "no moment": Bad(
-        {**SLICE, "preparation": {"bindWhen": "bound"}}, "preparation.bindWhen", "allocated, made"
+    "no deed": Bad(
+        {**SLICE, "preparation": {"onFailure": "cry"}}, "preparation.onFailure", "evict, wait"
     ),
     "no strategy": Bad({**SLICE, "sharing": {}}, "sharing.strategy", f"missing; {_STRATEGIES}"),
     "small letters": Bad(shared(GPU, "mps"), "sharing.strategy", _STRATEGIES),
@@ -193,7 +193,7 @@ GOOD = {
     "theirs": THEIR_SLICE,
     "all that a slice may say": {
         **placed({"policy": "spread", "nodes": {"policy": "binpack", "by": ["memory", "cpu"]}}),
-        "preparation": {"onFailure": "evict", "bindWhen": "made"},
+        "preparation": {"onFailure": "evict"},
         "share": {"memoryMiB": 1, "cores": 0},
         "sharing": {
             "strategy": "MPS",
