@@ -12,6 +12,7 @@
 # make test-browser   the page of kubectl mig ui in a Chromium that is on the PATH
 # make docs   the handbook, into site/
 # make bench  the node program's speed beside a floor of the same run; make bench-check: compared with docs/performance.md
+# make hardware   what this machine's GPU shows, into hardware.json, as root; SLICES=yes makes slices on an idle one
 # make soak   the node under random failures for as long as it takes
 # The environment in .venv is made on first use; Python 3.11 or newer is all that must be there.
 
@@ -20,7 +21,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= auto
 
-.PHONY: bench bench-check demo up cluster kubectl-mig wheel krew release manifests hashes fmt test lint types unit soak test-browser test-cluster protos constraints docs clean
+.PHONY: bench bench-check hardware demo up cluster kubectl-mig wheel krew release manifests hashes fmt test lint types unit soak test-browser test-cluster protos constraints docs clean
 
 demo: $(VENV)/.runtime
 	@$(BIN)/python -m sim demo
@@ -86,6 +87,9 @@ bench: $(VENV)/.dev
 
 bench-check: $(VENV)/.dev
 	@$(BIN)/python -m hack.bench.node --check docs/performance.md $(BENCH)
+
+hardware: $(VENV)/.runtime
+	@$(BIN)/python -m hack.hardware $(if $(SLICES),--slices) $(if $(DRIVER_ROOT),--driver-root '$(DRIVER_ROOT)')
 
 # Needs Kubernetes' binaries: KUBEBUILDER_ASSETS, or where setup-envtest keeps them. Skips without.
 test-cluster: $(VENV)/.dev

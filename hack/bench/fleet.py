@@ -136,7 +136,7 @@ def judge(fleet: Fleet, policy: Policy) -> Judge:
 
 
 class Cheapest:
-    """What the product's allocator would choose by a judge's prices.
+    """The choice of the product's allocator by a judge's prices.
 
     ``changes``: these depend on more than state and move.
     """

@@ -36,6 +36,7 @@ _POLL_SECONDS = 0.01
 class Place:
     """The plugin's surroundings: directories, NVML's library, kubeconfig.
 
+    Without ``library`` and ``machine`` the library is the one that this process would find.
     ``create_ms`` is how long making a GPU instance takes, for libraries that read NVML_CREATE_MS;
     ``kubelet`` is kubelet's directory below ``root``.
     """
@@ -43,8 +44,8 @@ class Place:
     root: Path
     host_root: Path
     kubeconfig: Path
-    library: Path
-    machine: Path
+    library: Path | None = None
+    machine: Path | None = None
     create_ms: int = 0
     kubelet: str = "kubelet"
 
@@ -61,6 +62,8 @@ class Place:
     @property
     def environment(self) -> dict[str, str]:
         """Those of the image, and those by which the library is found, and finds the machine."""
+        if self.library is None or self.machine is None:
+            return OF_THE_IMAGE
         return OF_THE_IMAGE | {
             "LD_LIBRARY_PATH": str(self.library.parent),
             "NVML_MACHINE": str(self.machine / "nvml.txt"),
@@ -147,13 +150,17 @@ class Claims:
         self._api = api
         self._made = 0
 
-    def make(self, devices: Sequence[str], *, expected: bool = False) -> list[ClaimRef]:
+    def make(
+        self, devices: Sequence[str], *, expected: bool = False, parameters: Obj | None = None
+    ) -> list[ClaimRef]:
         """One allocated claim for each device; several may name the same.
 
         With ``expected`` pods have reserved them and their labels name the node, as the controller
-        writes both: their slices are made at once.
+        writes both: their slices are made at once. ``parameters``: their opaque configuration.
         """
-        return [self._allocated(device, expected=expected) for device in devices]
+        opaque = {"driver": DEFAULT_DRIVER, "parameters": parameters}
+        config = [{"source": "FromClaim", "opaque": opaque}] if parameters else []
+        return [self._allocated(each, expected=expected, config=config) for each in devices]
 
     def shown(self, ref: ClaimRef) -> bool:
         """True if the claim's status tells of its device."""
@@ -170,7 +177,7 @@ class Claims:
         for ref in refs:
             self._api.delete(RESOURCE_CLAIMS, ref.name, namespace=ref.namespace)
 
-    def _allocated(self, device: str, *, expected: bool) -> ClaimRef:
+    def _allocated(self, device: str, *, expected: bool, config: Sequence[Obj]) -> ClaimRef:
         self._made += 1
         name = f"bench-{os.getpid()}-{self._made}"
         request = {"name": "r", "exactly": {"deviceClassName": DEFAULT_DRIVER}}
@@ -186,7 +193,7 @@ class Claims:
         result = {"request": "r", "driver": DEFAULT_DRIVER, "pool": NODE, "device": device}
         field = {"key": "metadata.name", "operator": "In", "values": [NODE]}
         allocation = {
-            "devices": {"results": [result]},
+            "devices": {"results": [result], "config": list(config)},
             "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [field]}]},
         }
         status: Obj = {"status": {"allocation": allocation}}

@@ -183,7 +183,14 @@ int nvmlDeviceGetPciInfo_v3(struct gpu *g, void *info)
 }
 
 int nvmlDeviceGetMinorNumber(struct gpu *g, u *n) { *n = g->minor; return OK; }
-int nvmlDeviceGetMigMode(void *h, u *now, u *next) { if (!is_gpu(h)) return INVALID; *now = *next = 1; return OK; }
+int nvmlDeviceGetMigMode(void *h, u *now, u *next)
+{
+    const char *mode = getenv("NVML_MIG");
+    if (!is_gpu(h)) return INVALID;
+    *now = *next = mode ? (u)atol(mode) : 1;
+    return OK;
+}
+
 int nvmlDeviceGetCudaComputeCapability(void *h, int *a, int *b) { (void)h; *a = (int)major; *b = (int)minor; return OK; }
 int nvmlDeviceGetArchitecture(void *h, u *a) { (void)h; *a = architecture; return OK; }
 int nvmlDeviceGetBrand(void *h, u *b) { (void)h; *b = brand; return OK; }
