@@ -111,6 +111,9 @@ LIST_PAUSE_SECONDS, LONGEST_LIST_PAUSE_SECONDS = 20.0, 600.0
 """First and longest pause before all claims are listed again for a lost journal: such a list is
 costly."""
 
+ASK_KUBELET_SECONDS = 5.0
+"""Longest wait for kubelet's list of pods. Less than ``UNPREPARE_SECONDS``."""
+
 # -- Layouts.
 
 LAYOUT_GRACE_SECONDS = 2.0

@@ -4,7 +4,8 @@ Devices of which kubelet was told are kept. Half-made devices are finished if th
 run here, and undone if not. While the API server does not answer, they stay: kubelet's next call
 finishes them, or they are removed once the claim is known to have ended. Claims that kubelet has
 forgotten are removed too: kubelet unprepares claims only of pods that it knows, and not of a pod
-that was force-deleted while kubelet and plugin were down.
+that was force-deleted while kubelet and plugin were down. Whether anybody still uses them is asked
+in holders.py.
 """
 
 from __future__ import annotations
@@ -241,6 +242,7 @@ class Janitor:
         elif at_once or not claim.removal.left(self._clock.monotonic()):
             self._run(ref, "reclaim", partial(self._remove, ref))
             claim.removal.fail(self._clock.monotonic())
+        ask = ask or (check and ref.uid in self._node.unprepared)
         if ask and entries and all(e.early for e in entries):
             self._early.doubt(ref)
         elif ask and not any(e.suspect for e in entries):
@@ -290,10 +292,13 @@ class Janitor:
     # -- claims that kubelet will not unprepare
 
     def _collect(self, ref: ClaimRef, claim: _Claim) -> None:
-        """Release a claim that kubelet will not unprepare, unless a process uses its slices.
+        """Release a claim that kubelet will not unprepare, unless somebody uses its devices.
 
         It runs as the claim's only task.
         """
+        if ref.uid in self._node.unprepared:
+            self._node.release(ref)
+            return
         fate = self._early.reader.fate(ref)
         if fate is ClaimFate.IDLE and any(
             e.state in ARRIVING for e in self._journal.of_claim(ref.uid)
@@ -307,15 +312,10 @@ class Janitor:
             if fate is not ClaimFate.UNKNOWN:
                 claim.ended = None
             return
-        if pids := self._removal.processes(ref):
-            names = ", ".join(map(str, pids))
-            _log.warning("gone, but still in use", extra=about(ref, pids=names))
-            message = f"the claim is gone; its slices are kept until processes {names} have ended"
-            self._reports.report_claim(ref, NodeReason.IN_USE, message, warning=True)
+        if self._node.release(ref, fate):
             self._ask_soon()
             return
         _log.info("gone, its slices are removed", extra=about(ref, reason=fate.name.lower()))
-        self._node.release(ref)
         self._acted(Action.COLLECTED)
 
     def _ask_soon(self) -> None:

@@ -18,7 +18,10 @@ from concurrent.futures import wait as wait_futures
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from dra.claims.reasons import NodeReason
 from dra.gpu.inventory import ClaimRef
+from kubeletplugin.claims.holders import Holders
+from kubeletplugin.claims.lookup import ClaimFate
 from kubeletplugin.claims.outcomes import Outcomes
 from kubeletplugin.claims.prepare import Prepared, Preparer
 from kubeletplugin.claims.rebuild import Rebuild
@@ -55,12 +58,17 @@ class Node:
         *,
         rebuild: Rebuild,
         outcomes: Outcomes,
+        holders: Holders,
     ) -> None:
         self.preparer = preparer
         self.removal = removal
         self.tasks = tasks
         self.rebuild = rebuild
         self.outcomes = outcomes
+        self.unprepared: set[str] = set()
+        """UIDs of claims that kubelet has unprepared, and whose devices somebody still uses."""
+        self._holders = holders
+        self._reports = common.reports
         self._journal = common.journal
         self._readiness = common.readiness
         self._observer = common.telemetry.metrics
@@ -78,6 +86,7 @@ class Node:
                 self.rebuild.run(about=ref)
             before = self._journal.of_claim(ref.uid)
             devices = self.preparer.prepare(ref)
+            self.unprepared.discard(ref.uid)
             if before and all(e.early for e in before):
                 self._observer.acted(Action.MET)
             self.outcomes.prepared(ref)
@@ -92,15 +101,17 @@ class Node:
         """NodeUnprepareResources for one claim; it works without the API server and the claim."""
 
         def work() -> tuple[Prepared, ...]:
-            self.release(ref)
+            if self.release(ref):
+                self.unprepared.add(ref.uid)
             return ()
 
         return self._serve(ref, Operation.UNPREPARE, work, deadline)
 
-    def release(self, ref: ClaimRef) -> None:
+    def release(self, ref: ClaimRef, fate: ClaimFate | None = None) -> bool:
         """Remove all devices of a claim from the node; those that cannot be removed go later.
 
-        The caller makes sure that nothing else works on the claim.
+        ``fate``: see :meth:`Holders.of`. Returns True if all stays, as somebody still uses the
+        devices. The caller makes sure that nothing else works on the claim.
 
         Raises:
             StartingError: the GPUs are not known yet, or a lost journal may hide devices of the
@@ -119,11 +130,20 @@ class Node:
                     "as the API server or a GPU does not answer; it is tried again"
                 )
         known = self._journal.of_claim(ref.uid)
+        boot_id = self.removal.hardware.boot_id  # no container outlives its boot
+        may_be_used = any(e.kubelet_knows and e.boot_id == boot_id for e in known)
+        if may_be_used and (why := self._holders.of(ref, fate)):
+            _log.warning("kept", extra=about(ref, reason=why))
+            message = f"the claim's devices are kept from others: {why}"
+            self._reports.report_claim(ref, NodeReason.IN_USE, message, warning=True)
+            return True
+        self.unprepared.discard(ref.uid)
         left = self.removal.remove_all(ref.uid, patience=UNPREPARE_SECONDS, keep_idle=True)
         if left.failed:
             raise HardwareError(str(left))
         if known:
             self.outcomes.statuses.clear(ref)
+        return False
 
     def _serve(
         self,

@@ -243,7 +243,7 @@ class Preparer:
         if entry.state in ARRIVING:
             check_available(unit)
             self._journal.put(entry)
-        elif entry.interval and entry.boot_id != self._hardware.boot_id:
+        elif entry.boot_id != self._hardware.boot_id:
             entry = replace(entry, boot_id=self._hardware.boot_id)
             self._journal.put(entry)
         if entry.interval:

@@ -1,10 +1,11 @@
 """Rebuilding of a lost or damaged journal from the hardware and this node's claims.
 
-A GPU instance with the profile and placement that was allocated to a reserved claim of this node is
-taken for that claim's. Every other instance without a record is taken for another program's, and
-left alone. The rebuild ends when every device of those claims was looked for. A claim that cannot
-be read, a GPU that does not answer and an API server that does not answer delay the end. Claims are
-listed, after growing pauses, until one list succeeds; after that they are read by name.
+A GPU instance with the profile and placement that was allocated to a reserved claim of this node,
+or that kubelet gives to a pod, is taken for that claim's. Every other instance without a record is
+taken for another program's, and left alone. The rebuild ends when every device of those claims was
+looked for. A claim that cannot be read, a GPU, a kubelet or an API server that does not answer
+delays the end. Claims are listed, after growing pauses, until one list succeeds; after that they
+are read by name.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dra.common.resources import Obj
 from dra.gpu.inventory import ClaimRef
 from dra.kube.errors import KubeError
 from dra.kube.timing import Backoff
+from kubeletplugin.claims.holders import Holders
 from kubeletplugin.claims.lookup import ClaimReader, Given
 from kubeletplugin.claims.wanted import intent
 from kubeletplugin.common import Common
@@ -42,13 +44,16 @@ class Rebuild:
     that appears at its place later is another program's.
     """
 
-    def __init__(self, common: Common, hardware: Hardware, claims: ClaimReader) -> None:
+    def __init__(
+        self, common: Common, hardware: Hardware, claims: ClaimReader, holders: Holders
+    ) -> None:
         self._journal = common.journal
         self._reports = common.reports
         self._clock = common.clock
         self._acted = common.telemetry.metrics.acted
         self._hardware = hardware
         self._claims = claims
+        self._holders = holders
         self._failure = ""
         self._lock = threading.Lock()
         self._pause = Backoff(first=LIST_PAUSE_SECONDS, limit=LONGEST_LIST_PAUSE_SECONDS)
@@ -128,7 +133,8 @@ class Rebuild:
         Returns the reasons why some could not be looked for.
         """
         doubts: list[str] = []
-        given: dict[EntryKey, Given] = {}
+        # What kubelet gives to pods is theirs, also of a claim that is gone.
+        given = {each.key: each for each in self._holders.given()}
         for obj in claims:
             try:
                 found = self._claims.given_here(obj)

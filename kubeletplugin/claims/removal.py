@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from dra.claims.reasons import NodeReason
-from dra.gpu.inventory import ClaimRef
 from dra.gpu.shares import ANY_TENANT
 from dra.kube.timing import Clock
 from kubeletplugin.claims.sharing.sharing import DeviceSharing
@@ -169,17 +168,6 @@ class ClaimRemoval:
         entries = self._journal.of_claim(uid)
         rest = [e for e in entries if e.state in LEAVING and not e.ready]
         return self._entries(rest, patience, State.LEFTOVER)
-
-    def processes(self, ref: ClaimRef) -> tuple[int, ...]:
-        """Ids of the processes in the slices of a claim, as far as NVML tells."""
-        found: set[int] = set()
-        for entry in self._journal.of_claim(ref.uid):
-            if self.hardware.unit(entry.gpu) is not None:
-                try:
-                    found.update(self._slices.processes(entry))
-                except NvmlError as error:
-                    _log.debug("processes of %s: %s", entry.device, error)
-        return tuple(sorted(found))
 
     def has_spec(self, uid: str) -> bool:
         """True if a claim has a CDI spec, so was prepared here; True also if that is not known."""

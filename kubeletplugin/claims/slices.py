@@ -48,7 +48,6 @@ from kubeletplugin.nvml.instances import (
     destroy_compute_instances,
     destroy_gpu_instance,
     list_gpu_instances,
-    processes,
 )
 from kubeletplugin.telemetry.reports import device
 
@@ -84,16 +83,6 @@ class Slices:
     def is_bare(self, entry: Entry) -> bool:
         """True if only the GPU instance of an entry's slice exists."""
         return self._identity.find_own_instance(entry).bare
-
-    def processes(self, entry: Entry) -> tuple[int, ...]:
-        """Ids of the processes in an entry's slice, as far as NVML tells.
-
-        Empty if other claims share the slice: NVML does not tell which claim a process is of.
-        """
-        if self._stays(entry):
-            return ()
-        found = self._identity.own_instance(entry)
-        return () if found is None else processes(self._session, entry.gpu, found.id)
 
     def foreign(self, unit: GpuUnit) -> list[GpuInstance]:
         """Instances on a GPU that belong to no journal entry."""

@@ -23,6 +23,7 @@ from kubeletplugin import times
 from kubeletplugin.claims.allocated_elsewhere import AllocatedElsewhere
 from kubeletplugin.claims.claim_watch import ClaimWatch
 from kubeletplugin.claims.early import EarlySlices
+from kubeletplugin.claims.holders import Holders
 from kubeletplugin.claims.janitor import Janitor
 from kubeletplugin.claims.layouts import Layouts
 from kubeletplugin.claims.lookup import ClaimReader
@@ -43,7 +44,9 @@ from kubeletplugin.gpus.monitor import HealthMonitor
 from kubeletplugin.gpus.node import NodeWatch, Pause, refuse_namesake
 from kubeletplugin.gpus.releasing import Releasing
 from kubeletplugin.host.driverfiles import DriverFiles, DriverSearch
-from kubeletplugin.host.processes import holders, sees_processes
+from kubeletplugin.host.podresources import PodResources
+from kubeletplugin.host.processes import holders as programs
+from kubeletplugin.host.processes import sees_processes
 from kubeletplugin.journal.entries import HELD
 from kubeletplugin.journal.journal import exclusive
 from kubeletplugin.kubelet.services import HealthBoard, Registration, add_services
@@ -184,7 +187,7 @@ class Daemon:
 
         def who_holds(uuid: str, pids: Collection[int]) -> str:
             unit = hardware.unit(uuid)
-            return "" if unit is None else holders(options.roots, unit.card.minor, pids)
+            return "" if unit is None else programs(options.roots, unit.card.minor, pids)
 
         def read_early(ref: ClaimRef) -> tuple[Claim | None, tuple[AllocatedDevice, ...]]:
             seen = self.claim_watch.take(ref) if self.claim_watch is not None else None
@@ -199,13 +202,19 @@ class Daemon:
         leaves = self.releasing.leaves
         idle = IdleSlices(hardware, seconds=options.idle_seconds, leaves=leaves, clock=common.clock)
         removal = ClaimRemoval(common, slices, specs, sharing, idle=idle)
+        holders = Holders(
+            options.roots,
+            PodResources(options.roots.kubelet / "pod-resources/kubelet.sock"),
+            driver=options.driver_name,
+        )
         self.node = Node(
             common,
             Preparer(slices, specs, sharing, removal, read=claims.read, read_early=read_early),
             removal,
             ClaimTasks(),
-            rebuild=Rebuild(common, hardware, claims),
+            rebuild=Rebuild(common, hardware, claims, holders),
             outcomes=Outcomes(common, self.monitor, self.statuses, self.failed_gpus),
+            holders=holders,
         )
         self.early = EarlySlices(common, self.node, claims, seconds=options.eager_seconds)
         self.janitor = Janitor(

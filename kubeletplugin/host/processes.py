@@ -2,12 +2,13 @@
 
 NVML names only processes with a CUDA context that are visible in the pid namespace of the caller.
 DCGM and other monitors have no CUDA context, and keep instances in use all the same
-(NVIDIA/DCGM#276).
+(NVIDIA/DCGM#276). Which pods run, the node's cgroups tell.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
@@ -34,6 +35,10 @@ _SYS_ADMIN = 1 << 21
 _OWN_NAMESPACE = Path("/proc/self/ns/pid")
 INITIAL_NAMESPACE = "pid:[4026531836]"
 """Link of the kernel's first pid namespace, whose number is fixed (PROC_PID_INIT_INO)."""
+
+_CGROUPS, _LOGS = "/sys/fs/cgroup", "/var/log/pods"
+_POD = re.compile(r"pod([0-9a-f_-]{32,36})(?:\.slice)?")
+"""End of the name of a pod's cgroup, with the pod's UID; systemd has ``_`` for ``-`` in it."""
 
 
 def sees_processes(roots: Roots) -> bool:
@@ -141,3 +146,37 @@ def holders(roots: Roots, minor: int, pids: Collection[int] = ()) -> str:
 def has_monitor(found: Collection[str]) -> bool:
     """True if DCGM is among ``found``, programs as ``openers`` returns them."""
     return any(opener.partition(" ")[0] in MONITORS for opener in found)
+
+
+def running_pods(roots: Roots, namespace: str) -> frozenset[tuple[str, str]]:
+    """Name and UID of each pod of a namespace of which a process runs, as the kernel has it.
+
+    Kubelet makes the directory of a pod's logs, named ``<namespace>_<name>_<uid>``, before its
+    cgroup, and removes it after. Empty also if the node's cgroups or logs cannot be seen.
+    """
+    try:
+        names = [folder.name for folder in roots.on_host(_LOGS).iterdir()]
+    except OSError:
+        return frozenset()
+    own = [n.removeprefix(f"{namespace}_") for n in names if n.startswith(f"{namespace}_")]
+    pods = {uid: name for name, _, uid in (each.partition("_") for each in own)}
+    found: set[str] = set()
+    for folder, below, _ in os.walk(roots.on_host(_CGROUPS)) if pods else ():
+        ends = {name: _POD.search(name) for name in below}
+        below[:] = [name for name, end in ends.items() if end is None]
+        for name, end in ends.items():
+            uid = end[1].replace("_", "-") if end is not None else ""
+            if uid in pods and uid not in found and _has_process(Path(folder, name)):
+                found.add(uid)
+    return frozenset((pods[uid], uid) for uid in found)
+
+
+def _has_process(cgroup: Path) -> bool:
+    """True if a cgroup or one below it has a process."""
+    for folder, _, _ in os.walk(cgroup):
+        try:
+            if Path(folder, "cgroup.procs").read_text().strip():
+                return True
+        except OSError:  # gone meanwhile
+            continue
+    return False

@@ -103,6 +103,15 @@ class ClaimManager:
                     ids += _ids(claim, reference.get("request", ""))
         return list(dict.fromkeys(ids))
 
+    def held(self, pod: Obj, container: Mapping[str, Any]) -> list[ClaimInfo]:
+        """The claims of one container; none if one of them is not known (GetDynamicResources)."""
+        names = claim_names(pod)
+        namespace = pod["metadata"]["namespace"]
+        wanted = {names.get(each["name"]) for each in at(container, "resources", "claims")}
+        with self._lock:
+            found = [self._claims.get((namespace, name or "")) for name in wanted]
+        return [claim for claim in found if claim is not None] if None not in found else []
+
     def _admit(self, pod: Obj, name: str) -> ClaimInfo:
         """Checks the claim as kubelet does before it calls a driver; remembers it with the pod."""
         namespace, uid = pod["metadata"]["namespace"], pod["metadata"]["uid"]

@@ -17,6 +17,7 @@ from sim.daemon import configure_logging, run_until_signal
 from sim.kubelet.claims import ClaimManager
 from sim.kubelet.containers import LogServer
 from sim.kubelet.plugins import PluginRegistry, RegistrationLoop
+from sim.kubelet.podresources import PodResourcesServer
 from sim.kubelet.pods import PodRunner, Retries
 
 VERSION = "v1.36.2+sim"
@@ -99,6 +100,7 @@ class Kubelet:
             retries=settings.retries,
         )
         self._logs = LogServer(self._pods.log)
+        self._resources = PodResourcesServer(settings.root, self._pods.active, self.claims.held)
 
     def start(self) -> None:
         """Registers the node and begins.
@@ -108,12 +110,14 @@ class Kubelet:
         """
         register_node(self._api, self._node, datetime.now(UTC), port=self._logs.port)
         self._logs.start()
+        self._resources.start()
         self._registration.start()
         self._pods.start()
 
     def stop(self) -> None:
         """Stops as kubelet does: the node, its pods and prepared claims stay as they are."""
         self._logs.stop()
+        self._resources.stop()
         self._pods.stop()
         self._registration.stop()
         self.plugins.close()

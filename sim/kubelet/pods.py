@@ -199,6 +199,11 @@ class PodRunner:
         self._queue.stop()
         self._events.close()
 
+    def active(self) -> list[Obj]:
+        """The pods that have not ended."""
+        with self._lock:
+            return [pod for pod in self._pods.values() if not is_terminal(pod)]
+
     def log(self, namespace: str, name: str, container: str) -> str:
         """The log of a container.
 

@@ -20,7 +20,7 @@ from tests.helpers.waiting import PATIENCE
 
 HARMLESS = {
     *("close", "fdopen", "fsdecode", "fsencode", "fspath", "fstat", "getpid", "getppid", "lstat"),
-    "fwalk",
+    *("fwalk", "walk"),
     *(
         "environ",
         "listdir",

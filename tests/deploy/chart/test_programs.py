@@ -66,9 +66,10 @@ def test_the_directories_that_the_plugin_uses_are_mounted_at_their_own_path() ->
         each["name"]: each["hostPath"]["path"] for each in spec["volumes"] if "hostPath" in each
     }
     seen = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
-    for name in ("registry", "plugin", "cdi"):
+    for name in ("registry", "pod-resources", "plugin", "cdi"):
         assert seen[name] == paths[name]
     assert seen["registry"] == str(options["kubelet_root"] / "plugins_registry")
+    assert seen["pod-resources"] == str(options["kubelet_root"] / "pod-resources")
     # The journal's place, when no other is named.
     assert options["state_dir"] is None
     assert seen["plugin"] == str(options["kubelet_root"] / "plugins" / options["driver_name"])

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, wait
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import sim.nvml
@@ -71,6 +72,9 @@ class Plant:
         daemon.common.changed.thread.notify = daemon.common.changed.tell  # type: ignore[method-assign]
         # A call that hangs then hangs its claim's thread; the deadline of calls has its own tests.
         daemon.hardware.session._calls = _AtOnce(3600.0)
+        # Kubelet answers, and has no pods: a claim that ended without Unprepare is forgotten.
+        no_pods: Any = SimpleNamespace(socket=self.site.root, pods=tuple)
+        daemon.node._holders._kubelet = no_pods
         tasks = daemon.node.tasks
         tasks.begin = _one_by_one(tasks.begin)  # type: ignore[method-assign, assignment]
         return daemon

@@ -32,6 +32,7 @@ class Bench(NodeBench):
             preparer=SimpleNamespace(prepare=self._finish, make_early=self._finish_early),
             removal=self.removal,
             tasks=self.tasks,
+            unprepared=set(),
             outcomes=SimpleNamespace(
                 cut_short=self._note_cut, statuses=SimpleNamespace(show=lambda _: None)
             ),

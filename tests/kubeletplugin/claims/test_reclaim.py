@@ -99,27 +99,6 @@ def test_a_lost_gpu_lets_its_pod_end_and_is_unavailable_until_it_is_back(rig: Ri
     rig.prepared(rig.claim(SLICE))
 
 
-def test_a_claim_that_is_gone_keeps_its_slice_while_a_process_is_in_it(rig: Rig) -> None:
-    ref = in_use(rig)
-    rig.delete_claim(ref)
-    assert rig.daemon is not None
-    janitor = rig.daemon.janitor
-
-    def is_told() -> bool:
-        # A round leaves out a claim on which the janitor's own thread is at work.
-        janitor.tend(everything=True)
-        return "SliceInUse" in dict(events(rig, ref.name))
-
-    def is_clean() -> bool:
-        janitor.tend(everything=True)
-        return rig.clean()
-
-    wait_for("the event", is_told)
-    assert states(rig) == [State.PREPARED]
-    rig.machine.end_process(PID)
-    wait_for("the janitor", is_clean)
-
-
 LONG = 10**6
 
 

@@ -29,6 +29,9 @@ from kubeletplugin.journal.entries import Entry
 from kubeletplugin.journal.journal import Journal
 from kubeletplugin.options import BindingConditions, Options
 from kubeletplugin.telemetry.telemetry import Telemetry
+from sim.kubelet.claims import ClaimInfo
+from sim.kubelet.plugins import PreparedDevice
+from sim.kubelet.podresources import PodResourcesServer
 from sim.nvml.machine import Machine
 from tests.failures.versions.differences import pruned
 from tests.helpers.waiting import PATIENCE, wait_for
@@ -62,8 +65,15 @@ class Rig:
         self.gpu_shares = self.slice_shares = 1
         self.daemon: Daemon | None = None
         self.telemetry = Telemetry()
+        self.pods: dict[str, tuple[Obj, tuple[ClaimInfo, ...]]] = {}
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
+        self.pod_resources = PodResourcesServer(
+            self.roots.kubelet,
+            lambda: [pod for pod, _ in self.pods.values()],
+            lambda pod, _: self.pods[pod["metadata"]["name"]][1],
+        )
+        self.pod_resources.start()
 
     @property
     def roots(self) -> Roots:
@@ -138,6 +148,7 @@ class Rig:
     def close(self) -> None:
         self.machine.clear_faults()
         self.stop()
+        self.pod_resources.stop()
         self.api.close()
         self.http.close()
         sim.nvml.uninstall()
@@ -249,6 +260,19 @@ class Rig:
     def own(self, ref: ClaimRef) -> list[str]:
         """Prepare, which has to succeed; the CDI devices that are the claim's own."""
         return [name for name in self.prepared(ref) if "/claim=" in name]
+
+    def run_pod(self, name: str, *refs: ClaimRef, namespace: str = "default") -> None:
+        """A pod that kubelet lists from now on, with all devices of prepared claims."""
+        held = []
+        for ref in refs:
+            devices = tuple(
+                PreparedDevice((), d.pool_name, d.device_name, tuple(d.cdi_device_ids))
+                for d in self.prepare(ref).devices
+            )
+            held.append(ClaimInfo(ref, devices={DRIVER: devices}))
+        metadata = {"name": name, "namespace": namespace}
+        pod = {"metadata": metadata, "spec": {"containers": [{"name": "main"}]}}
+        self.pods[name] = (pod, tuple(held))
 
     def refused(self, ref: ClaimRef) -> str:
         """Prepare, which has to fail; the error."""

@@ -19,7 +19,6 @@ from tests.kubeletplugin.helpers.gpubench import (
     GpuBench,
 )
 
-PID = 4711
 GET_GI = "nvmlDeviceGetGpuInstanceById"
 
 
@@ -164,27 +163,11 @@ def test_what_kubelet_knew_of_is_of_another_without_its_compute_instance(bench: 
 # -- questions
 
 
-def test_processes_are_those_in_its_slice(bench: GpuBench) -> None:
-    entry = bench.made("old", State.PREPARED)
-    assert bench.slices.processes(entry) == ()
-    bench.machine.start_process(0, PID, gpu_instance=entry.gi_id or 0, compute_instance=0)
-    bench.machine.start_process(0, PID + 1, gpu_instance=99, compute_instance=0)
-    assert bench.slices.processes(entry) == (PID,)
-
-
-def test_processes_in_a_slice_of_another_are_not_its_own(bench: GpuBench) -> None:
-    entry = bench.made("old", State.PREPARED)
-    bench.remake(entry)
-    bench.machine.start_process(0, PID, gpu_instance=entry.gi_id or 0, compute_instance=0)
-    assert bench.slices.processes(entry) == ()
-
-
-@pytest.mark.parametrize("question", ["processes", "is_bare"])
-def test_a_gpu_that_cannot_be_asked_is_no_answer(bench: GpuBench, question: str) -> None:
+def test_a_gpu_that_cannot_be_asked_is_no_answer(bench: GpuBench) -> None:
     entry = bench.made("old", State.PREPARED)
     bench.keep(GET_GI, UNKNOWN)
     with pytest.raises(NvmlError):
-        getattr(bench.slices, question)(entry)
+        bench.slices.is_bare(entry)
 
 
 def test_bare_is_a_gpu_instance_without_its_compute_instance(bench: GpuBench) -> None:

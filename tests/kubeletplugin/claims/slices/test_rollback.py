@@ -8,17 +8,14 @@ from pathlib import Path
 import pytest
 
 from dra.claims.reasons import NodeReason
-from dra.gpu.geometry import Placement
-from dra.gpu.inventory import ClaimRef
 from kubeletplugin.claims.removal import Remainder
 from kubeletplugin.errors import HostError
 from kubeletplugin.gpus.gpu import Conflict
 from kubeletplugin.journal.entries import HELD, LEAVING, State
 from sim.nvml.faults import Fault
-from tests.kubeletplugin.helpers.gpubench import DESTROY_CI, ELSEWHERE, IN_USE, UNKNOWN
+from tests.kubeletplugin.helpers.gpubench import DESTROY_CI, ELSEWHERE, IN_USE
 from tests.kubeletplugin.helpers.nodebench import NodeBench
 
-PID = 4711
 UID = "uid-a"
 NOT_PERMITTED = 4
 
@@ -214,25 +211,6 @@ def test_a_spec_that_cannot_be_removed_has_failed_and_the_slice_goes_all_the_sam
     left = bench.removal.remove_all(UID)
     assert (left.failed, left.recorded) == (["/var/run/cdi is read-only"], [])
     assert bench.places() == []
-
-
-# -- processes
-
-
-def test_processes_of_a_claim_are_those_in_all_its_slices_as_far_as_they_can_be_told(
-    bench: NodeBench,
-) -> None:
-    ref = ClaimRef("default", "a", UID)
-    assert bench.removal.processes(ref) == ()
-    for pid, place in ((PID + 1, ELSEWHERE), (PID, Placement(4, 1))):
-        entry = bench.made("a", State.PREPARED, place)
-        bench.machine.start_process(0, pid, gpu_instance=entry.gi_id or 0, compute_instance=0)
-    other = bench.made("b", State.PREPARED, Placement(1, 1))
-    bench.machine.start_process(0, 1, gpu_instance=other.gi_id or 0, compute_instance=0)
-    bench.journal.put(replace(bench.entry("a", gpu="GPU-other"), device="gpu-9-mig-1g5gb-19-0"))
-    assert bench.removal.processes(ref) == (PID, PID + 1)
-    bench.keep("nvmlDeviceGetComputeRunningProcesses*", UNKNOWN)
-    assert bench.removal.processes(ref) == ()
 
 
 UID = "uid-a"

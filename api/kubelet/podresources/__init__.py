@@ -1,0 +1,1 @@
+"""Kubelet's PodResources service: what each pod of the node holds."""

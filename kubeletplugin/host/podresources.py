@@ -1,0 +1,108 @@
+"""Who holds what on this node: kubelet's PodResources service, asked for its pods and devices."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+from api.kubelet.podresources.v1 import api_pb2 as v1
+from api.kubelet.podresources.v1 import api_pb2_grpc as v1_grpc
+from kubeletplugin.errors import HostError
+from kubeletplugin.times import ASK_KUBELET_SECONDS
+
+_MOST_BYTES = 4 << 20
+"""Longest answer that is read; 110 pods with hundreds of devices each stay far below."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimDevice:
+    """A device of a prepared claim, which is in the pod's namespace."""
+
+    claim: str
+    driver: str
+    pool: str
+    device: str
+    share_id: str
+    cdi_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PodDevices:
+    """A pod and what its containers hold; ``plugin_devices``: resource and id of each device."""
+
+    namespace: str
+    name: str
+    plugin_devices: frozenset[tuple[str, str]]
+    claim_devices: frozenset[ClaimDevice]
+
+
+class PodResources:
+    """The service on kubelet's ``socket``. Thread-safe.
+
+    Kubelet answers 100 calls a second for all programs of the node together, so callers that come
+    while a call is under way share the next one.
+    """
+
+    def __init__(self, socket: Path) -> None:
+        self.socket = socket
+        self._lock = threading.Lock()
+        self._asked = self._answered = 0
+        self._pods: tuple[PodDevices, ...] = ()
+
+    def pods(self) -> tuple[PodDevices, ...]:
+        """The pods of this node that have not ended, as kubelet knows them after this call began.
+
+        A pod that was deleted by force is missing, although its containers may run on. So are, of
+        a pod's devices, those of init containers and of claims that no container names.
+
+        Raises:
+            HostError: kubelet does not answer, or its answer is too long.
+        """
+        self._asked = number = self._asked + 1
+        with self._lock:
+            if self._answered < number:
+                covered = self._asked
+                self._pods = self._list()
+                self._answered = covered
+            return self._pods
+
+    def _list(self) -> tuple[PodDevices, ...]:
+        limit = [("grpc.max_receive_message_length", _MOST_BYTES)]
+        try:
+            with grpc.insecure_channel(f"unix:{self.socket}", options=limit) as channel:
+                stub = v1_grpc.PodResourcesListerStub(channel)
+                answer = stub.List(v1.ListPodResourcesRequest(), timeout=ASK_KUBELET_SECONDS)
+        except grpc.RpcError as error:
+            raise HostError(
+                f"kubelet cannot be asked on {self.socket}: {error.code().name}: {error.details()}"
+            ) from error
+        return tuple(_read(pod) for pod in answer.pod_resources)
+
+
+def _read(pod: v1.PodResources) -> PodDevices:
+    return PodDevices(
+        pod.namespace,
+        pod.name,
+        frozenset(
+            (devices.resource_name, each)
+            for container in pod.containers
+            for devices in container.devices
+            for each in devices.device_ids
+        ),
+        frozenset(
+            ClaimDevice(
+                claim.claim_name,
+                each.driver_name,
+                each.pool_name,
+                each.device_name,
+                each.share_id,
+                tuple(cdi.name for cdi in each.cdi_devices),
+            )
+            for container in pod.containers
+            for claim in container.dynamic_resources
+            for each in claim.claim_resources
+        ),
+    )
