@@ -92,6 +92,13 @@ class Options:
         show_default="those of all known distributions",
         metavar="LIST",
     )
+    program_directories: tuple[str, ...] = _flag(
+        "",
+        "Where else below the driver's root its programs may be (nvidia-smi and those of MPS) than"
+        " beside its libraries and where known distributions have them.",
+        read=lambda text: _directories(text) if text else (),
+        metavar="LIST",
+    )
     cdi_hook: str = _flag(
         AUTO,
         "NVIDIA's nvidia-cdi-hook on the node, which gives images that are newer than the driver"

@@ -127,6 +127,9 @@ def _files(notebook: Notebook, search: DriverSearch, driver_version: str) -> Non
         notebook.fact(Item.LIBRARIES, *(f"{m.host_path} -> {m.container_path}" for m in mounts))
         text = f"{len(mounts)} mounts of driver files from {', '.join(directories)}"
         notebook.ok(Item.LIBRARIES, text)
+        problem, _, remedy = files.lacking.partition("; ")
+        if problem:
+            notebook.note(Item.LIBRARIES, problem, remedy)
     if files.hook is not None:
         notebook.fact(Item.HOOK, f"{files.hook.path} knows {', '.join(sorted(files.hook.known))}")
         notebook.ok(Item.HOOK, f"{files.hook.path} is there")

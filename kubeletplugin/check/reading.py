@@ -92,7 +92,12 @@ def read(session: Session, options: Options, *, taken: str) -> Report:
     examine_driver(
         notebook,
         roots,
-        search=DriverSearch(roots, directories=options.library_directories, hook=options.cdi_hook),
+        search=DriverSearch(
+            roots,
+            directories=options.library_directories,
+            programs=options.program_directories,
+            hook=options.cdi_hook,
+        ),
         driver_version=found.driver_version if found else kernel,
         minors=[card.minor for card in cards],
     )

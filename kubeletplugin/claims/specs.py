@@ -261,6 +261,8 @@ class NodeNeeds:
         files, before = self._specs.driver_files(), (self.hook, self._offers)
         if self._files is not None and self._files is not files:
             self._on_other_files()
+        if files is not self._files and files.cuda is not None and files.lacking:
+            _log.warning("%s", files.lacking)
         self._files, self._offers = files, self._sharing()
         self.hook = files.hook.path if files.hook is not None else ""
         if self.hook != before[0]:

@@ -169,7 +169,10 @@ class Daemon:
             asked=self.statuses.know,
         )
         search = DriverSearch(
-            options.roots, directories=options.library_directories, hook=options.cdi_hook
+            options.roots,
+            directories=options.library_directories,
+            programs=options.program_directories,
+            hook=options.cdi_hook,
         )
 
         def files() -> DriverFiles:

@@ -90,7 +90,7 @@ def installed(roots: Roots, directories: Sequence[str] = LIBRARY_DIRECTORIES) ->
     """
     names = {
         path.name.removeprefix(_LIBRARY)
-        for directory in library_directories(roots.driver_seen, directories).values()
+        for directory in library_directories(roots, directories).values()
         for path in directory.glob(f"{_LIBRARY}*.*")
     }
     return sorted(names)

@@ -39,7 +39,7 @@ from kubeletplugin.host.libraries import (
     library_mounts,
     this_architecture,
 )
-from kubeletplugin.host.roots import Roots, inside
+from kubeletplugin.host.roots import Roots, inside, located
 
 PROGRAMS = ("nvidia-smi", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server")
 PROGRAM_DIRECTORIES = (
@@ -143,21 +143,40 @@ class HookProgram:
 class DriverFiles:
     """The driver's files that were found.
 
-    ``root``, ``driver_root``: root of the files as this program and as the host sees it.
     ``directories``: library directories that exist, as :func:`library_directories` returns them.
-    ``programs``: by name, path below the driver's root. ``opencl``: path below the driver's root,
-    None without that file. ``hook``: None if the node has none that can be used.
+    ``programs``: by name, path on the host. ``opencl``: path on the host, None without that file.
+    ``hook``: None if the node has none that can be used. ``program_directories``: directories below
+    the driver's root in which programs were looked for.
     """
 
     version: str
-    root: Path
-    driver_root: Path
+    roots: Roots
     directories: dict[str, Path]
     libraries: tuple[Library, ...]
     programs: dict[str, str]
     opencl: str | None
     hook: HookProgram | None
     architecture: Architecture
+    program_directories: tuple[str, ...] = PROGRAM_DIRECTORIES
+
+    @property
+    def lacking(self) -> str:
+        """Programs that containers do not get, with the remedy; empty if all are there."""
+        missing = [name for name in PROGRAMS if name not in self.programs]
+        return f"containers get no {', '.join(missing)}: {self.searched}" if missing else ""
+
+    @property
+    def searched(self) -> str:
+        """Clause on where a missing program was looked for, with the remedy."""
+        return (
+            f"not found below {self.roots.driver_seen} (in {', '.join(self.program_directories)}); "
+            "name its directory with --program-directories, install it with the driver"
+        )
+
+    def seen(self, path: str) -> Path:
+        """Path at which this program finds a file of the host."""
+        is_seen_alike = self.roots.driver_root.is_relative_to(self.roots.host)
+        return Path(path) if is_seen_alike else self.roots.on_host(path)
 
     @property
     def cuda(self) -> Library | None:
@@ -167,8 +186,8 @@ class DriverFiles:
     @cached_property
     def common(self) -> Edits:
         """Edits that every container gets, whatever its device: those for compute and utilities."""
-        programs = (self._mount(path, f"/usr/bin/{n}") for n, path in self.programs.items())
-        opencl = [self._mount(self.opencl, f"/etc/{_OPENCL}")] if self.opencl else []
+        programs = (Mount(path, f"/usr/bin/{n}") for n, path in self.programs.items())
+        opencl = [Mount(self.opencl, f"/etc/{_OPENCL}")] if self.opencl else []
         base = self._of(Role.COMPUTE)
         hooks = base.hooks
         if self.hook is not None:
@@ -188,12 +207,7 @@ class DriverFiles:
 
     def _of(self, role: Role) -> Edits:
         libraries = [library for library in self.libraries if library.role is role]
-        mounts = library_mounts(
-            libraries,
-            driver_root=self.driver_root,
-            architecture=self.architecture,
-            links=self.hook is None,
-        )
+        mounts = library_mounts(libraries, architecture=self.architecture, links=self.hook is None)
         links = library_links(libraries, self.architecture)
         hooks = self.hook.symlinks(links) if self.hook is not None else ()
         return Edits(mounts=tuple(mounts), hooks=hooks)
@@ -207,24 +221,21 @@ class DriverFiles:
         vulkan = (*_VULKAN, f"vulkan/icd.d/nvidia_icd.{self.architecture.name}.json")
         for names, place in ((_SHARED, "/usr/share"), (vulkan, "/etc")):
             for name in names:
-                if path := _found(self.root, name, CONFIGURATION_DIRECTORIES):
-                    yield self._mount(path, f"{place}/{name}")
+                if found := _found(self.roots, name, CONFIGURATION_DIRECTORIES):
+                    yield Mount(found[1], f"{place}/{name}")
         modules = {"nvidia_drv.so": "nvidia_drv.so"}
         modules[f"libglxserver_nvidia.so.{self.version}"] = "libglxserver_nvidia.so"
         folders = [
             f"{library}/{xorg}".lstrip("/") for library in self.directories for xorg in _XORG
         ]
         for file, name in modules.items():
-            if path := _found(self.root, file, folders):
-                yield self._mount(path, f"{path.rpartition('/')[0]}/{name}")
+            if found := _found(self.roots, file, folders):
+                yield Mount(found[1], f"{found[0]}/{name}")
         # GBM's backend is the allocator library under another name.
         for library in self.libraries:
             if library.stem == _ALLOCATOR:
                 for directory in self.architecture.container_directories:
-                    yield self._mount(library.path, f"{directory}/{_GBM}")
-
-    def _mount(self, path: str, container_path: str) -> Mount:
-        return Mount(str(self.driver_root / path.lstrip("/")), container_path)
+                    yield Mount(library.path, f"{directory}/{_GBM}")
 
 
 class DriverSearch:
@@ -232,8 +243,9 @@ class DriverSearch:
 
     A driver container takes its files away when it restarts, and brings others after an upgrade.
 
-    ``directories``: library directories below the driver's root. ``hook``: ``auto``, ``never`` or
-    the path of the program on the host.
+    ``directories``: library directories below the driver's root. ``programs``: directories there in
+    which programs are looked for before those beside libraries, and PROGRAM_DIRECTORIES. ``hook``:
+    ``auto``, ``never`` or the path of the program on the host.
     """
 
     def __init__(
@@ -241,12 +253,14 @@ class DriverSearch:
         roots: Roots,
         *,
         directories: Sequence[str] = LIBRARY_DIRECTORIES,
+        programs: Sequence[str] = (),
         hook: str = AUTO,
         architecture: Architecture | None = None,
     ) -> None:
         self._roots = roots
         self.directories = tuple(directories)
         self.hook = hook
+        self._programs = tuple(programs)
         self._architecture = architecture or this_architecture()
         self._lock = threading.Lock()
         self._known: DriverFiles | None = None
@@ -256,27 +270,33 @@ class DriverSearch:
     def find(self, driver_version: str) -> DriverFiles:
         """The files of this driver version as they are now; never raises."""
         with self._lock:
-            root = self._roots.driver_seen
-            known = self._known
+            roots = self._roots.now()
+            root, known = roots.driver_seen, self._known
             if (
                 known is None
-                or (known.version, known.root) != (driver_version, root)
+                or (known.version, known.roots.driver_seen) != (driver_version, root)
                 or self._mark != _marks(self._watched)
             ):
-                directories = library_directories(root, self.directories)
-                self._watched, self._mark = _watched(map(str, self._places(root, directories)))
+                directories = library_directories(roots, self.directories)
+                programs = tuple(
+                    dict.fromkeys((*self._programs, *_beside(directories), *PROGRAM_DIRECTORIES))
+                )
+                places = self._places(root, directories, programs)
+                self._watched, self._mark = _watched(map(str, places))
+                opencl = _found(roots, _OPENCL, CONFIGURATION_DIRECTORIES)
+                found = {p: _found(roots, p, programs) for p in PROGRAMS}
                 known = self._known = DriverFiles(
                     version=driver_version,
-                    root=root,
-                    driver_root=self._roots.driver_root,
+                    roots=roots,
                     directories=directories,
-                    libraries=find_libraries(directories, driver_version, self._architecture),
-                    programs={
-                        p: path for p in PROGRAMS if (path := _found(root, p, PROGRAM_DIRECTORIES))
-                    },
-                    opencl=_found(root, _OPENCL, CONFIGURATION_DIRECTORIES),
+                    libraries=find_libraries(
+                        roots, directories, driver_version, self._architecture
+                    ),
+                    programs={name: file[1] for name, file in found.items() if file},
+                    opencl=opencl[1] if opencl else None,
                     hook=find_hook(self._roots, self.hook),
                     architecture=self._architecture,
+                    program_directories=programs,
                 )
             return known
 
@@ -301,16 +321,18 @@ class DriverSearch:
         if files.cuda is not None:
             return ""
         return (
-            f"found no libcuda.so.{files.version} for {files.architecture.name} below {files.root} "
-            f"(in {', '.join(self.directories)}, and what its ld.so.cache names); install the "
-            "driver's libraries of that version, or name their root with --driver-root or their "
-            "directory with --library-directories"
+            f"found no libcuda.so.{files.version} for {files.architecture.name} below "
+            f"{files.roots.driver_seen} (in {', '.join(self.directories)}, and what its "
+            "ld.so.cache names); install the driver's libraries of that version, or name their "
+            "root with --driver-root or their directory with --library-directories"
         )
 
-    def _places(self, root: Path, directories: dict[str, Path]) -> Iterator[Path]:
+    def _places(
+        self, root: Path, directories: dict[str, Path], programs: Sequence[str]
+    ) -> Iterator[Path]:
         """Directories and files on which the result of :meth:`find` depends."""
         yield from directories.values()
-        for place in (*self.directories, *CACHES, *PROGRAM_DIRECTORIES, f"etc/{_OPENCL}"):
+        for place in (*self.directories, *CACHES, *programs, f"etc/{_OPENCL}"):
             yield inside(root, place)
         if self.hook != NEVER:
             for path in (self.hook, *LDCONFIG_PATHS, *HOOK_PATHS):
@@ -415,11 +437,22 @@ class DriverSpec:
         return built[1]
 
 
-def _found(root: Path, name: str, directories: Iterable[str]) -> str | None:
-    """Path below ``root`` of a file in the first directory that has it; None if none has."""
+def _beside(directories: Iterable[str]) -> tuple[str, ...]:
+    """Directories of programs beside directories of libraries: ``bin`` beside ``lib64``."""
+    above = (up for d in directories for up in (Path(d).parent, Path(d).parent.parent))
+    return tuple(dict.fromkeys(str(up / "bin").lstrip("/") for up in above))
+
+
+def _found(roots: Roots, name: str, directories: Iterable[str]) -> tuple[str, str] | None:
+    """The first of directories below the driver's root that has a file, and its path on the host.
+
+    None if no directory has it. Links are followed in neither the first nor, as :func:`located`
+    says, left in the second.
+    """
     for directory in directories:
-        if inside(root, f"{directory}/{name}").is_file():
-            return f"/{directory}/{name}"
+        at = located(roots, f"{directory}/{name}")
+        if at is not None and at[0].is_file():
+            return f"/{directory}", at[1]
     return None
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from cdi.spec import Mount
-from kubeletplugin.host.roots import inside
+from kubeletplugin.host.roots import Roots, inside, located
 
 X86_64, AARCH64 = 62, 183
 """Processors, by their numbers in ELF files (elf(5))."""
@@ -137,8 +137,9 @@ def this_architecture(name: str = "") -> Architecture:
 class Library:
     """A library of the driver.
 
-    ``path``: path of the file as seen from the driver's root. ``soname``: name by which the loader
-    looks for the library. ``subdirectory``: directory below a library directory in which programs
+    ``path``: path of the file on the host, where no link is left. ``name``: name of the file in
+    the driver's directory. ``soname``: name by which the loader looks for the library.
+    ``subdirectory``: directory below a library directory in which programs
     look for the library: ``vdpau``, or empty.
     """
 
@@ -146,11 +147,12 @@ class Library:
     soname: str
     role: Role
     subdirectory: str = ""
+    name: str = ""
 
     @property
     def stem(self) -> str:
         """File name up to ``.so``: ``libcuda`` for ``libcuda.so.570.86.15``."""
-        return self.path.rpartition("/")[2].partition(".so")[0]
+        return (self.name or self.path.rpartition("/")[2]).partition(".so")[0]
 
     @property
     def also(self) -> tuple[str, ...]:
@@ -158,28 +160,33 @@ class Library:
         return tuple(name for name in _ALSO.get(self.stem, ()) if name != self.soname)
 
 
-def library_directories(root: Path, directories: Sequence[str]) -> dict[str, Path]:
-    """Existing library directories: by path below ``root``, the path at which this program sees it.
+def library_directories(roots: Roots, directories: Sequence[str]) -> dict[str, Path]:
+    """Existing library directories: by path below the driver's root, the path for this program.
 
     ``directories`` come first, then the directories that the root's loader cache names. A directory
     with several paths is listed once.
     """
     found: dict[str, Path] = {}
     seen: set[tuple[int, int]] = set()
-    for directory in [*directories, *_cached_directories(root)]:
-        path = inside(root, directory)
+    for directory in [*directories, *_cached_directories(roots.driver_seen)]:
+        at = located(roots, directory)
         try:
-            status = path.stat()
+            path, status = (at[0], at[0].stat()) if at is not None else (None, None)
         except OSError:
             continue
-        if path.is_dir() and (status.st_dev, status.st_ino) not in seen:
+        if (
+            path is not None
+            and status is not None
+            and path.is_dir()
+            and (status.st_dev, status.st_ino) not in seen
+        ):
             seen.add((status.st_dev, status.st_ino))
             found[f"/{directory.strip('/')}"] = path
     return found
 
 
 def find_libraries(
-    directories: dict[str, Path], version: str, architecture: Architecture
+    roots: Roots, directories: dict[str, Path], version: str, architecture: Architecture
 ) -> tuple[Library, ...]:
     """Libraries of one driver version for one architecture, the first that is found of each SONAME.
 
@@ -191,10 +198,11 @@ def find_libraries(
             place = f"{directory}/{subdirectory}".rstrip("/")
             for name in _driver_files(seen / subdirectory, version):
                 role = role_of(name.partition(".so")[0])
-                read = read_library(inside(seen, f"{subdirectory}/{name}")) if role else None
-                if role is None or read is None or read[0] != architecture.machine:
+                at = located(roots, f"{place}/{name}") if role else None
+                read = read_library(at[0]) if at else None
+                if not role or not at or read is None or read[0] != architecture.machine:
                     continue
-                library = Library(f"{place}/{name}", read[1] or name, role, subdirectory)
+                library = Library(at[1], read[1] or name, role, subdirectory, name)
                 found.setdefault((subdirectory, library.soname), library)
     return tuple(found.values())
 
@@ -216,19 +224,18 @@ def role_of(stem: str) -> Role | None:
 
 
 def library_mounts(
-    libraries: Iterable[Library], *, driver_root: Path, architecture: Architecture, links: bool
+    libraries: Iterable[Library], *, architecture: Architecture, links: bool
 ) -> Iterator[Mount]:
     """Mounts of libraries into containers.
 
-    ``driver_root``: root of the driver's files as the host sees it. ``links``: mount each library
-    also under its other names, for containers without the links of :func:`library_links`.
+    ``links``: mount each library also under its other names, for containers without the links of
+    :func:`library_links`.
     """
     for library in libraries:
-        host_path = str(driver_root / library.path.lstrip("/"))
         for directory in architecture.container_directories:
             place = f"{directory}/{library.subdirectory}".rstrip("/")
             for name in (library.soname, *(library.also if links else ())):
-                yield Mount(host_path, f"{place}/{name}")
+                yield Mount(library.path, f"{place}/{name}")
 
 
 def library_links(libraries: Iterable[Library], architecture: Architecture) -> tuple[str, ...]:

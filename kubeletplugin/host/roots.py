@@ -143,6 +143,25 @@ class RootsNow(Roots):
         return self._driver[0]
 
 
+def located(roots: Roots, path: str) -> tuple[Path, str] | None:
+    """Where ``path`` below the driver's root leads: as this program and as the host sees it.
+
+    Links are followed as by a program whose ``/`` is the driver's root, as in a driver container;
+    where that leads nowhere, as by the host's programs: a root such as /opt/nvidia is a directory
+    like others, whose links may lead out of it. None if there is nothing.
+    """
+    host, root = str(roots.host), roots.driver_root
+    is_seen_alike = root.is_relative_to(roots.host)
+    outer = str(root).removeprefix(host) if is_seen_alike else str(root)
+    for start, below in ((str(roots.driver_seen), path), (host, f"{outer}/{path}")):
+        found = followed(start, below)
+        if os.path.exists(found):  # noqa: PTH110 - there is no Path
+            return Path(
+                found
+            ), found if is_seen_alike else f"/{found.removeprefix(host).lstrip('/')}"
+    return None
+
+
 def inside(root: Path, path: str) -> Path:
     """Path to which ``path`` below ``root`` leads once all links are followed. Never raises.
 

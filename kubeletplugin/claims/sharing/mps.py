@@ -71,8 +71,8 @@ class MpsDaemons:
         files = self._files()
         if missing := [name for name in (CONTROL, SERVER) if name not in files.programs]:
             raise DeviceError(
-                f"{' and '.join(missing)} not found below {files.root}, without which there is no "
-                "MPS; install them with the driver, or choose sharing.strategy 'None'"
+                f"there is no MPS without {' and '.join(missing)}, {files.searched}, or choose "
+                "sharing.strategy 'None'"
             )
 
     def begin(self, entry: Entry) -> None:

@@ -200,12 +200,12 @@ def daemon_pod(  # noqa: PLR0913 - all that a pod says
     ``owner``: owner reference to the Node. ``files``: driver files with both MPS programs.
     """
     environment = {
-        "CONTROL": _on_host(files, files.programs[CONTROL]),
+        "CONTROL": f"{_HOST}{files.programs[CONTROL]}",
         "CUDA_MPS_LOG_DIRECTORY": _LOGS,
         "CUDA_MPS_PIPE_DIRECTORY": PIPES,
         "CUDA_VISIBLE_DEVICES": settings.device,
         "LIBRARIES": " ".join(
-            f"{each.soname}={_on_host(files, each.path)}"
+            f"{each.soname}={_HOST}{each.path}"
             for each in files.libraries
             if each.stem in _LIBRARIES
         ),
@@ -272,11 +272,3 @@ def daemon_pod(  # noqa: PLR0913 - all that a pod says
             ],
         },
     }
-
-
-def _on_host(files: DriverFiles, path: str) -> str:
-    """Path at which the MPS daemon's container sees a file of NVIDIA's driver.
-
-    ``path``: the file's path below the driver's root.
-    """
-    return f"{_HOST}{files.driver_root / path.lstrip('/')}"

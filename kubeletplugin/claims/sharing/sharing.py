@@ -102,10 +102,10 @@ class TimeSlices:
         path = files.programs.get(_PROGRAM)
         if path is None:
             raise DeviceError(
-                f"time slices are set by {_PROGRAM}, which is not found below {files.root}; "
-                "install it with the driver, or choose sharing.strategy None"
+                f"time slices are set by {_PROGRAM}, {files.searched}, or choose sharing.strategy "
+                "None"
             )
-        return str(files.root / path.lstrip("/"))
+        return str(files.seen(path))
 
 
 _log = logging.getLogger(__name__)

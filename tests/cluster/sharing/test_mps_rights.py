@@ -27,8 +27,7 @@ from tests.cluster.harness.pods import add_fake_node, pod
 IMAGE = "dra-driver-nvidia-mig/kubelet-plugin:0.1.0"
 FILES = DriverFiles(
     version="1",
-    root=Path("/"),
-    driver_root=Path("/"),
+    roots=Roots(*[Path("/")] * 5),
     directories={},
     libraries=(),
     programs={CONTROL: f"/usr/bin/{CONTROL}"},

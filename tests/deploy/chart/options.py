@@ -69,6 +69,11 @@ BY_VALUE: dict[str, dict[str, Given]] = {
             ["usr/lib64", "opt/nvidia"],
             "usr/lib64,opt/nvidia",
         ),
+        "--program-directories": (
+            "kubeletPlugin.programDirectories",
+            ["opt/bin", "opt/nvidia/bin"],
+            "opt/bin,opt/nvidia/bin",
+        ),
         "--cdi-hook": ("kubeletPlugin.cdiHook", "never", "never"),
         "--mps-image": (
             "mps.enabled",

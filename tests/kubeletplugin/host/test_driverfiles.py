@@ -8,6 +8,7 @@ import pytest
 
 from kubeletplugin.errors import HostError
 from kubeletplugin.host.driverfiles import DriverSearch
+from kubeletplugin.host.libraries import LIBRARY_DIRECTORIES
 from tests.kubeletplugin.host.layouts import (
     VERSION,
     find,
@@ -70,6 +71,75 @@ def test_every_container_gets_compute_and_utilities_and_nothing_else(host: Path)
     assert not {"nvidia-persistenced", "control", f"libnvidia-gtk3.so.{VERSION}"} & got
     assert edits.env == ("NVIDIA_VISIBLE_DEVICES=void",)
     assert mounted(find(host))["/etc/OpenCL/vendors/nvidia.icd"] == "/etc/OpenCL/vendors/nvidia.icd"
+
+
+@pytest.mark.parametrize(
+    ("root", "libraries", "programs"),
+    [
+        ("home/kubernetes/bin/nvidia", "lib64", "bin"),  # Container-Optimized OS
+        ("opt/nvidia", "lib64", "bin"),
+        ("opt/nvidia", "lib/x86_64-linux-gnu", "bin"),
+        ("", "opt/nvidia/580/lib64", "opt/nvidia/580/bin"),
+        ("", "usr/lib64", "usr/bin"),
+    ],
+)
+def test_programs_are_found_beside_the_libraries(
+    tmp_path: Path, root: str, libraries: str, programs: str
+) -> None:
+    (tmp_path / root).mkdir(parents=True, exist_ok=True)
+    install(tmp_path / root, libraries)
+    folder = tmp_path / root / programs
+    (tmp_path / root / "usr/bin").rename(tmp_path / "aside")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / "aside").rename(folder)
+    places = (*LIBRARY_DIRECTORIES, "opt/nvidia/580/lib64")
+    files = DriverSearch(roots(tmp_path, f"/{root}"), directories=places).find(VERSION)
+    assert files.programs == {"nvidia-smi": f"/{f'{root}/{programs}'.strip('/')}/nvidia-smi"}
+    assert mounted(files)["/usr/bin/nvidia-smi"] == files.programs["nvidia-smi"]
+    assert "nvidia-cuda-mps-control, nvidia-cuda-mps-server: not found below" in files.lacking
+    assert "--program-directories" in files.lacking
+
+
+def test_a_directory_of_programs_that_is_named_goes_first(host: Path) -> None:
+    program(host / "opt/tools/nvidia-smi")
+    search = DriverSearch(roots(host), programs=("opt/none", "opt/tools"))
+    assert search.find(VERSION).programs["nvidia-smi"] == "/opt/tools/nvidia-smi"
+    assert search.find(VERSION).lacking == ""
+
+
+STORE = f"store/abc-nvidia-{VERSION}/lib"
+
+
+@pytest.mark.parametrize("driver", ["/", "/run/nvidia/driver", "/run/opengl-driver"])
+@pytest.mark.parametrize("form", ["absolute", "relative", "directory"])
+def test_links_are_followed_as_the_host_would(tmp_path: Path, driver: str, form: str) -> None:
+    """A driver container's links are of its own root; those of a directory are the host's."""
+    is_container = driver == "/run/nvidia/driver"
+    top = tmp_path / driver.lstrip("/")
+    kept = (top if is_container else tmp_path) / STORE
+    install(top, "../kept").rename(tmp_path / "kept")
+    kept.parent.mkdir(parents=True)
+    (tmp_path / "kept").rename(kept)
+    folder = top / "lib64"
+    (top / "usr").rename(top / "aside")
+    (top / "usr/bin").mkdir(parents=True)
+    smi = "/aside/bin/nvidia-smi" if is_container else f"{driver}/aside/bin/nvidia-smi"
+    (top / "usr/bin/nvidia-smi").symlink_to(smi)
+    if form == "directory":
+        folder.symlink_to(f"/{STORE}")
+    else:
+        folder.mkdir()
+        up = "../" if is_container or driver == "/" else "../../../"
+        for file in kept.iterdir():
+            start = "/" if form == "absolute" else up
+            (folder / file.name).symlink_to(f"{start}{STORE}/{file.name}")
+    files = find(tmp_path, driver)
+    assert files.cuda is not None
+    assert files.cuda.soname == "libcuda.so.1"
+    base = driver if is_container else ""
+    assert files.cuda.path == f"{base}/{STORE}/libcuda.so.{VERSION}"
+    assert mounted(files)["/usr/lib64/libcuda.so.1"] == files.cuda.path
+    assert files.programs["nvidia-smi"] == f"{base}{smi}".replace("//", "/")
 
 
 def test_engines_get_the_libraries_of_video(host: Path) -> None:

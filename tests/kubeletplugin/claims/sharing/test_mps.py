@@ -449,4 +449,4 @@ def test_the_right_or_the_program_that_is_missing_is_named(sharing: Rig) -> None
     sharing.http.refuse = lambda method, path: None
     (sharing.roots.host / "usr/bin/nvidia-cuda-mps-server").unlink()
     error = sharing.refused(sharing.claim(SLICE, config=[mps()]))
-    assert "nvidia-cuda-mps-server not found below" in error
+    assert "no MPS without nvidia-cuda-mps-server, not found below" in error

@@ -137,7 +137,7 @@ def test_without_the_program_it_is_said_what_is_missing_and_no_gpu_is_kept_back(
     whole.prepared(ref)
     (whole.roots.host / "usr/bin/nvidia-smi").unlink()
     error = whole.refused(whole.claim("gpu-1", config=[turns("Short")]))
-    assert "time slices are set by nvidia-smi, which is not found below" in error
+    assert "time slices are set by nvidia-smi, not found below" in error
     assert {e.claim for e in whole.journal()} == {ref}
     program(whole, "#!/bin/sh\nexit 3\n")
     assert whole.unprepare(ref) == ""
