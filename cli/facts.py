@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from cli.output import CliError, Exit
+from cli.output import CliError, Exit, ago
 from cli.session import Session
 from cli.site import Site, survey
 from dra.claims.claims import read_claim
@@ -48,6 +48,8 @@ COMPONENT = "app.kubernetes.io/component"
 PLUGIN = "kubelet-plugin"
 CONTROLLER = "controller"
 CHART_NAME = "dra-driver-nvidia-mig"
+_RENEWED = timedelta(seconds=5)
+"""Twice the time in which a leader renews its lease (``dra.kube.lease.LeaseTimes``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +70,10 @@ class ClusterFacts:
     """The cluster at one time.
 
     ``leader``: name of the controller that allocates; empty if none does, None if that could not be
-    read. ``plugins``: by node, the fault of the plugin's pod (empty for none); None if no such pods
-    were found. ``groups``: objects that say how large gangs are. ``unread``: kinds that
-    could not be listed for want of permission.
+    read. ``led``: words for the age of its lease, if that is older than a leader lets it become.
+    ``plugins``: by node, the fault of the plugin's pod (empty for none); None if no such pods were
+    found. ``groups``: objects that say how large gangs are. ``unread``: kinds that could not be
+    listed for want of permission.
     """
 
     driver: str
@@ -83,6 +86,7 @@ class ClusterFacts:
     templates: frozenset[ObjectKey] = frozenset()
     events: tuple[Obj, ...] = ()
     leader: str | None = None
+    led: str = ""
     plugins: Mapping[str, str] | None = None
     groups: PodGroups = field(default_factory=PodGroups)
     unread: tuple[str, ...] = field(default=())
@@ -219,6 +223,7 @@ def read_facts(session: Session, namespace: str, *, listed: Lister | None = None
     groups = _pod_groups(session, pods.values(), all_of)
     class_objects = all_of(DEVICE_CLASSES)
     classes = (read_class(o, session.driver) for o in class_objects)
+    leader, led = _leader(session, all_of, unread)
     return ClusterFacts(
         driver=session.driver,
         site=survey(mignodes, claims, driver=session.driver, now=session.now()),
@@ -229,7 +234,8 @@ def read_facts(session: Session, namespace: str, *, listed: Lister | None = None
         classes={c.name: c for c in classes},
         templates=frozenset((namespace, t["metadata"]["name"]) for t in templates),
         events=tuple(events),
-        leader=_leader(session, all_of, unread),
+        leader=leader,
+        led=led,
         plugins=_plugin_problems(pod_objects),
         groups=groups,
         unread=tuple(unread),
@@ -333,22 +339,27 @@ def _plugin_problems(pods: Iterable[Obj]) -> dict[str, str] | None:
     return found or None
 
 
-def _leader(session: Session, all_of: Lister, unread: Sequence[str]) -> str | None:
-    """Holder of the controller's lease in any namespace; None if leases may not be read."""
+def _leader(session: Session, all_of: Lister, unread: Sequence[str]) -> tuple[str | None, str]:
+    """Holder of the controller's lease in any namespace, and words if it may be gone.
+
+    The holder is empty if there is none, None if leases may not be read.
+    """
     leases = all_of(LEASES, field_selector=f"metadata.name={session.driver}-controller")
     if str(LEASES) in unread:
-        return None
-    holders = (_holder(lease, session.now()) for lease in leases)
-    return next(filter(None, holders), "")
+        return None, ""
+    found = (_holder(lease, session.now()) for lease in leases)
+    return next((each for each in found if each[0]), ("", ""))
 
 
-def _holder(lease: Obj, now: datetime) -> str:
-    """Holder of a lease now; empty when it is free or has run out."""
+def _holder(lease: Obj, now: datetime) -> tuple[str, str]:
+    """Holder of a lease now, empty when it is free or has run out, and words about its age."""
     spec = at(lease, "spec", default={})
     holder, renewed = spec.get("holderIdentity"), spec.get("renewTime")
     if not holder or not renewed:
-        return ""
-    until = datetime.fromisoformat(renewed) + timedelta(
-        seconds=float(spec.get("leaseDurationSeconds") or 0)
-    )
-    return str(holder) if until > now else ""
+        return "", ""
+    last, lasts = datetime.fromisoformat(renewed), spec.get("leaseDurationSeconds") or 0
+    if last + timedelta(seconds=float(lasts)) <= now:
+        return "", ""
+    late = now - last > _RENEWED
+    words = f"its lease was renewed {ago(last, now)} ago, and runs out after {lasts} s"
+    return str(holder), f"{words}: it may be gone" if late else ""

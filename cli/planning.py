@@ -36,31 +36,40 @@ class Forecast:
     ``steps``: empty where nothing makes room. ``movers``: by claim UID, the pods that move.
     ``cost``: what the new slices cost the rest of the cluster by the default policy, in expected
     memory slices. ``room``: by profile, the slices of it alone that could be made before and
-    afterwards. ``bounded``: not all was searched.
+    afterwards. ``profile``: that of the slices. ``bounded``: not all was searched.
     """
 
     steps: tuple[Step, ...]
     movers: Mapping[str, Pod]
     cost: float
     room: Mapping[str, tuple[int, int]]
+    profile: str
     bounded: bool = False
 
 
 def forecast(facts: ClusterFacts, judge: Judge, profile: str, number: int) -> Forecast | Obstacle:
-    """Forecast for ``number`` pods with a slice each, which may run on all untainted nodes."""
-    claim = _claim(profile)
+    """Forecast for ``number`` pods with a slice each, which may run on all untainted nodes.
+
+    ``profile``: a profile, or the name of a class.
+    """
+    wanted = profile if profile in facts.classes else class_name(profile)
+    claim = _claim(wanted)
     read = judge.read([claim])
     if read.faults:
         return read.faults[0].obstacle
     if not read.wants:  # kube-scheduler's: a class that is not there, or not this driver's alone
         missing = judge.reader.missing_class(claim.claim)
-        shared = f"DeviceClass {class_name(profile)!r} selects devices of others, too"
+        shared = f"DeviceClass {wanted!r} selects devices of others, too"
         return Obstacle(Reason.NO_SUCH_CLASS, no_such_class(missing, ()) if missing else shared)
     pod = read_pod({"metadata": claim.obj["metadata"], "spec": {}})
     posed = pose_problem(pod, read, facts.hosts)
     if not isinstance(posed, Problem):
         return posed.obstacle
-    return find_room(facts, judge.allocator, posed, profile, number)
+    asked = find_asked(posed, judge.allocator.fleet)
+    if asked is None:
+        text = f"DeviceClass {wanted!r} gives no slice of a GPU of this cluster"
+        return Obstacle(Reason.NO_SUCH_PROFILE, text)
+    return find_room(facts, judge.allocator, posed, asked.profile, number)
 
 
 def find_room(  # noqa: PLR0913 - who asks, for what, and who may move
@@ -90,7 +99,7 @@ def find_room(  # noqa: PLR0913 - who asks, for what, and who may move
     after = allocator.fleet.without([*movers], holding=held, unprepared=True)
     left = _room(after)
     room = {name: (now, left[name]) for name, now in _room(allocator.fleet).items()}
-    return Forecast(steps, movers, _cost(allocator.fleet, steps), room, bounded)
+    return Forecast(steps, movers, _cost(allocator.fleet, steps), room, profile, bounded)
 
 
 def _find(
@@ -128,8 +137,8 @@ def first_in_line(
     return None
 
 
-def _claim(profile: str) -> KnownClaim:
-    request = {"name": "r", "exactly": {"deviceClassName": class_name(profile)}}
+def _claim(device_class: str) -> KnownClaim:
+    request = {"name": "r", "exactly": {"deviceClassName": device_class}}
     metadata = {"namespace": "", "name": "planned", "uid": "planned"}
     obj: Obj = {"metadata": metadata, "spec": {"devices": {"requests": [request]}}}
     return KnownClaim(read_claim(obj), obj)

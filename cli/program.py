@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 from click.core import ParameterSource
+from click.exceptions import NoArgsIsHelpError
 from click.shell_completion import CompletionItem, ShellComplete
 
 from cli.output import CliError, Exit, version
@@ -38,6 +39,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = [_WITH_EQUALS.sub(r"\1", each) for each in (sys.argv[1:] if argv is None else argv)]
     try:
         return int(PROGRAM.main(words, prog_name=_NAME, standalone_mode=False) or Exit.OK)
+    except NoArgsIsHelpError as error:
+        error.show()
+        return Exit.OK
     except click.ClickException as error:
         error.show()
         return Exit.USAGE
@@ -216,9 +220,9 @@ _COMMANDS = (
     _command(
         "plan",
         "Say where slices of a profile would go; without room, what would have to move for them.",
-        _option("-p", "--profile", text="such as 3g.40gb", required=True, metavar="NAME"),
-        _option("-n", "--number", text="of slices, default: 1", type=_MANY, default=1),
-        examples=("plan --profile 3g.40gb", "plan -p 1g.10gb -n 4 -o json"),
+        _option("-p", "--profile", text="or class, such as 3g.40gb", required=True, metavar="NAME"),
+        _option("--number", text="of slices, default: 1", type=_MANY, default=1),
+        examples=("plan --profile 3g.40gb", "plan -p mig-min-10gb --number 4 -o json"),
     ),
     _command(
         "defrag",
@@ -336,6 +340,6 @@ PROGRAM = _Program(
     callback=lambda **_: None,
     help="See what the GPUs of a cluster hold, why claims wait, and what is wrong.",
     epilog=_EXIT_CODES,
-    no_args_is_help=False,
+    no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )

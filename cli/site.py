@@ -81,6 +81,11 @@ class Slot:
         part = "" if self.share is None else "a share of "
         return f"{part}{self.profile or 'a slice'} at {self.placement}"
 
+    def overlaps(self, other: Slot) -> bool:
+        """True if both have a part of the GPU in common; a slot without placement has all of it."""
+        mine, theirs = self.placement, other.placement
+        return mine is None or theirs is None or mine.overlaps(theirs)
+
     @property
     def is_shared(self) -> bool:
         """True if several may use the device, by shares, a strategy, or a claim of several pods."""

@@ -56,7 +56,7 @@ def run(session: Session, *, profile: str, pod: str, execute: bool, timeout: flo
     who, has_moves = waiting[0] if waiting is not None else None, bool(found.movers)
     unwilling = [p for p in found.movers.values() if not may_move(p, session.driver)]
     if session.out.is_json and not execute:
-        body = plan.as_json(found, profile, 1)
+        body = plan.as_json(found, 1)
         named = {"namespace": who.key[0], "name": who.key[1]} if who is not None else None
         session.out.json("Plan", {**body, "for": named, "unwilling": [str(p) for p in unwilling]})
     elif not session.out.is_json:
@@ -64,7 +64,7 @@ def run(session: Session, *, profile: str, pod: str, execute: bool, timeout: flo
             session.out.line(f"for pod {who}, which waits first of those that ask for {profile}:")
         else:
             session.out.line(f"{_nobody(profile, None)}; for one that did:")
-        plan.show(found, profile, 1, session.out)
+        plan.show(found, 1, session.out)
         _tell_unwilling(session, unwilling)
     if not execute:
         return Exit.OK if found.steps and not has_moves else Exit.FINDING

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from cli.facts import read_site
 from cli.output import NAME, CliError, Exit, Output, nameless
 from cli.session import Session
-from cli.site import GpuView, NodeView, Slot
+from cli.site import GpuView, NodeView, Slot, remedy_of
 from dra.common.resources import MIG_NODES, PODS, Obj
-from dra.gpu.inventory import Drain, GpuReason, Inventory
+from dra.gpu.inventory import HARMFUL, Drain, GpuReason, Inventory
 from dra.kube.errors import ConflictError, KubeError, ObjectNotFoundError, UnavailableError
 from dra.kube.timing import rfc3339
 
@@ -23,6 +23,8 @@ _POLL_SECONDS = 2.0
 _RELEASE_SECONDS = 30.0
 """Seconds that --wait gives the node's plugin, which may not run, to release idle GPUs."""
 
+_EVICTS = "--evict evicts their pods"
+
 _Used = list[tuple[GpuView, Slot]]
 
 
@@ -30,12 +32,14 @@ _Used = list[tuple[GpuView, Slot]]
 class _State:
     """State of a node that is drained.
 
-    ``users``: slices that claims have. ``held``: GPUs that the node's plugin has not released.
+    ``gpus``: names of its GPUs that are meant. ``users``: slices that claims have. ``held``: GPUs
+    that the node's plugin has not released.
     ``evicted``: pods that were asked to leave. ``refused``: by pod, the reason why it is not
     evicted yet.
     """
 
     node: NodeView
+    gpus: list[str]
     users: _Used
     held: list[str]
     evicted: set[str] = field(default_factory=set)
@@ -57,11 +61,12 @@ def run(  # noqa: PLR0913 - the options of the command
     wanted = _more(inventory, tuple(gpu), reason=reason, since=rfc3339(session.now()))
     _write(session, inventory, wanted)
     evicted: set[str] = set()
-    deadline = time.monotonic() + timeout
+    begun = time.monotonic()
+    deadline, now = begun + timeout, begun
     idle: float | None = None
     while True:
         state = _look(session, node, gpu, evicted)
-        if evict:
+        if evict and (now == begun or now < deadline):  # the first time in any case
             _evict(session, state)
         now = time.monotonic()
         idle = None if state.users else idle or now
@@ -70,8 +75,10 @@ def run(  # noqa: PLR0913 - the options of the command
         if done or not wait or now >= deadline or not patient:
             break
         time.sleep(_POLL_SECONDS)
-    _report(session, state)
-    return Exit.FINDING if state.users else Exit.OK
+    over = f" after {timeout:.0f} s" if wait and now >= deadline else ""
+    hints = [text for asked, text in ((wait, "--wait waits"), (evict, _EVICTS)) if not asked]
+    _report(session, state, over=over, hints=hints)
+    return Exit.FINDING if state.users or (wait and state.held) else Exit.OK
 
 
 def resume(session: Session, *, node: str, gpu: Sequence[str]) -> int:
@@ -160,7 +167,7 @@ def _look(session: Session, name: str, gpus: Collection[str], evicted: set[str])
     views = [v for v in node.gpus if not gpus or v.gpu.name in gpus]
     users = [(v, s) for v in views for s in v.slots if s.claim is not None]
     held = [v.gpu.name for v in views if v.gpu.reason != GpuReason.RELEASED]
-    return _State(node, users, held, evicted)
+    return _State(node, [v.gpu.name for v in views], users, held, evicted)
 
 
 def _evict(session: Session, state: _State) -> None:
@@ -191,7 +198,7 @@ def _evict(session: Session, state: _State) -> None:
                 raise CliError(Exit.FORBIDDEN, f"cannot evict pod {key}: {error}") from error
 
 
-def _report(session: Session, state: _State) -> None:
+def _report(session: Session, state: _State, *, over: str, hints: Sequence[str]) -> None:
     out, node, drain = session.out, state.node, state.node.inventory.drain
     foreign = [(v, s) for v in node.gpus for s in v.slots if s.state == "foreign"]
     drained = _drained(node.inventory)
@@ -218,18 +225,22 @@ def _report(session: Session, state: _State) -> None:
         out.line(f"  {view.gpu.name}  {slot.where}, {slot.state}: {slot.owner}")
     for view, slot in foreign:
         out.line(out.dim(f"  {view.gpu.name}  {slot.where}: foreign, left alone"))
-    _tell_use(state, out)
+    for view in (v for v in node.gpus if v.gpu.reason in HARMFUL and v.gpu.name in state.gpus):
+        head = f"{out.bad('!')} {view.gpu.name}  {view.gpu.unavailable}; "
+        out.paragraph("  ", head, remedy_of(view, view.gpu.reason))
+    _tell_use(state, out, over=over, hints=hints)
 
 
-def _tell_use(state: _State, out: Output) -> None:
+def _tell_use(state: _State, out: Output, *, over: str, hints: Sequence[str]) -> None:
     if state.users:
-        text = out.odd(f"{len(state.users)} still in use")
-        out.line(f"{text}; --wait waits, --evict evicts their pods")
+        text = out.odd(f"{len(state.users)} still in use{over}")
+        out.line("; ".join((text, ", ".join(hints))) if hints else text)
         return
     out.line(out.good("nothing of this driver is in use there"))
     if state.held:
-        text = out.odd(f"the node's plugin has not released {', '.join(state.held)} yet")
-        out.line(f"{text}; --wait waits")
+        late = f"{', '.join(state.held)}{over or ' yet'}"
+        text = out.odd(f"the node's plugin has not released {late}")
+        out.line("; ".join((text, *(h for h in hints if h != _EVICTS), *state.node.faults)))
         return
     out.line("the node's plugin has released them:")
     alike: dict[str, list[str]] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -11,7 +12,7 @@ from cli.explaining.findings import Progress
 from cli.explaining.seats import Seat
 from cli.explaining.waiting import slots_of, text_of
 from cli.facts import ClusterFacts, Told, read_facts
-from cli.output import CliError, Exit, Output, named
+from cli.output import CliError, Exit, Output, counted, named
 from cli.session import Session, evaluator
 from cli.site import Site, Slot
 from dra.allocator.explain.answers import AnswerReason, GpuAnswer, NodeAnswer
@@ -19,7 +20,7 @@ from dra.common.resources import PODS, ObjectKey
 from dra.kube.errors import ObjectNotFoundError
 from dra.pods.pods import Pod, read_pod
 
-_SHOWN_NODES = 12
+_SHOWN_LINES = 16
 _SHOWN_TOLD = 4
 _POD = ("pod", "pods", "po")
 _CLAIM = ("claim", "claims", "resourceclaim", "resourceclaims")
@@ -28,6 +29,7 @@ _STATES = {
     Progress.ALLOCATED: "has its slices",
     Progress.STARTING: "has its slices and does not run yet",
     Progress.WAITING: "waits",
+    Progress.ENDING: "is being deleted",
     Progress.ENDED: "has ended",
 }
 
@@ -123,7 +125,10 @@ def _show_events(events: Sequence[Told], out: Output) -> None:
 def _show_nodes(
     nodes: Mapping[str, NodeAnswer], site: Site, out: Output, *, said: Sequence[str]
 ) -> None:
-    """Print the answers of nodes, equal ones together, without what is ``said`` above."""
+    """Print the answers of nodes, equal ones together, without what is ``said`` above.
+
+    If they are many they are counted by reason, unless all are asked for.
+    """
     alike: dict[tuple[str, bool, str, tuple[tuple[str, str], ...]], list[str]] = {}
     for name, node in nodes.items():
         texts: dict[str, list[str]] = {}
@@ -133,14 +138,27 @@ def _show_nodes(
         lines = tuple((", ".join(names), text) for text, names in texts.items())
         key = name if out.form == "wide" else ""
         alike.setdefault((key, node.fits, f"{node.reason}{message}", lines), []).append(name)
-    shown = [*alike.items()][: None if out.form == "wide" else _SHOWN_NODES]
-    for (_, fits, answer, lines), names in shown:
+    if out.form != "wide" and sum(1 + len(key[3]) for key in alike) > _SHOWN_LINES:
+        _count_nodes(nodes, out)
+        return
+    for (_, fits, answer, lines), names in alike.items():
         paint = out.good if fits else out.bold
         out.line(f"  {paint(named(names))}  {answer}")
         for gpus, text in lines:
             out.paragraph("    ", f"{gpus}  ", text)
-    if rest := len(nodes) - sum(len(names) for _, names in shown):
-        out.line(out.dim(f"and {rest} more nodes (-o wide)"))
+
+
+def _count_nodes(nodes: Mapping[str, NodeAnswer], out: Output) -> None:
+    """Print a line for each reason of nodes, with the reasons of their GPUs, each with numbers."""
+    by_reason: dict[str, list[str]] = {}
+    for name, node in nodes.items():
+        by_reason.setdefault(node.reason, []).append(name)
+    for reason, names in sorted(by_reason.items(), key=lambda item: -len(item[1])):
+        gpus = Counter(gpu.reason for name in names for gpu in nodes[name].gpus)
+        of_gpus = ", ".join(f"{count} {why}" for why, count in gpus.most_common())
+        tail = f"; GPUs: {of_gpus}" if of_gpus else ""
+        out.line(f"  {out.bold(counted(len(names), 'node'))} {reason}: {named(names)}{tail}")
+    out.line(out.dim("  -o wide has the answer of each node and GPU"))
 
 
 def _said(gpu: GpuAnswer, node: str, site: Site) -> str:

@@ -23,15 +23,16 @@ def run(session: Session, *, profile: str, number: int) -> int:
     if isinstance(found, Obstacle):
         raise CliError(Exit.NOT_FOUND, found.message)
     if session.out.is_json:
-        session.out.json("Plan", as_json(found, profile, number))
+        session.out.json("Plan", as_json(found, number))
     else:
-        show(found, profile, number, session.out)
+        show(found, number, session.out)
     has_room = bool(found.steps) and not found.movers
     return Exit.OK if has_room else Exit.FINDING
 
 
-def show(found: Forecast, profile: str, number: int, out: Output) -> None:
+def show(found: Forecast, number: int, out: Output) -> None:
     """Print where the slices would go, which pods move before, and what it costs."""
+    profile = found.profile
     asked = [step for step in found.steps if step.mover is None]
     moves = [step for step in found.steps if step.mover is not None]
     what = counted(number, "slice") + f" of {profile}"
@@ -72,10 +73,10 @@ def _place(gpu: GpuId, placement: Placement) -> str:
     return f"{gpu.node} gpu-{gpu.minor} {placement}"
 
 
-def as_json(found: Forecast, profile: str, number: int) -> dict[str, Any]:
+def as_json(found: Forecast, number: int) -> dict[str, Any]:
     """The plan as ``-o json`` has it."""
     return {
-        "profile": profile,
+        "profile": found.profile,
         "number": number,
         "bounded": found.bounded,
         "moves": [

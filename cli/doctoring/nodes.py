@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
+from itertools import combinations
 
 from cli.doctoring.examination import Check, Evidence, fail, ok, unknown, warn
 from cli.drawing import remark
 from cli.facts import CONTROLLER, PLUGIN
 from cli.output import counted, named
 from cli.site import NodeView, find_hindrance, remedy_of
+from dra.claims.claims import find_unseen
 from dra.claims.reader import KnownClaim
-from dra.claims.reasons import NodeReason
+from dra.claims.reasons import NodeReason, Reason
+from dra.claims.remedies import remedy
 from dra.common.program import page
 from dra.common.resources import Obj, ObjectKey, at
 from dra.common.runtimes import doubt, refusal
@@ -174,11 +177,37 @@ def _mode(node: NodeView) -> Iterator[Check]:
 
 
 def claims(evidence: Evidence) -> Iterator[Check]:
-    """Check that no claim is stuck in deletion, and none holds a slice that no pod uses."""
+    """Check that no claim is stuck, without use, without effect, or has what another has too."""
     known = sorted(evidence.facts.claims.items())
     found = [check for key, claim in known if (check := _claim(key, claim, evidence))]
+    found += [*_unseen(evidence), *_twice(evidence)]
     number = counted(len(known), "claim")
-    yield from found or [ok(f"{number}, none stuck or with a slice for nobody")]
+    yield from found or [ok(f"{number}, none stuck, with a slice for nobody, or with another's")]
+
+
+def _unseen(evidence: Evidence) -> Iterator[Check]:
+    """Pods whose containers do not get what their claims have."""
+    facts = evidence.facts
+    for pod in facts.pods.values():
+        known = [facts.claims[key].claim for key in pod.claim_keys if key in facts.claims]
+        held = [c for c in known if c.allocation and c.allocation.of_driver(facts.driver)]
+        if not pod.deleting and (text := find_unseen(pod.obj, pod.claims, held)):
+            yield fail(f"pod {pod}: {text}", remedy(Reason.UNSEEN))
+
+
+def _twice(evidence: Evidence) -> Iterator[Check]:
+    """Claims whose allocations have the same part of a GPU, such as copies of one allocation."""
+    for view in evidence.facts.site.gpus:
+        alone = [slot for slot in view.slots if slot.claim is not None and slot.share is None]
+        for one, other in combinations(alone, 2):
+            if one.claim == other.claim or not one.overlaps(other):
+                continue
+            where = f"{view.inventory.node} {view.gpu.name}"
+            yield fail(
+                f"claims {one.claim} and {other.claim} are both allocated {one.where} of {where}",
+                "delete the claim that the node has not prepared, and its pod; whoever makes "
+                "claims with an allocation (a restored backup) must leave status.allocation out",
+            )
 
 
 def _claim(key: ObjectKey, known: KnownClaim, evidence: Evidence) -> Check | None:

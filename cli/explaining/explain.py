@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cli.explaining.findings import Finding, Progress, Why, finding
 from cli.explaining.judge import Judge, pod_of
@@ -72,7 +72,7 @@ class Explainer:
         verdict = verdict or (
             self._said(pod, made) if self._facts.is_partial else self._unserved(pod, made)
         )
-        verdict = verdict or Verdict(*find_seated(pod, seats, self._facts, told))
+        verdict = verdict or self._seated(pod, seats, told)
         return ObjectExplanation("Pod", pod.key, verdict, seats, told)
 
     def claim(self, known: KnownClaim) -> ObjectExplanation:
@@ -88,15 +88,26 @@ class Explainer:
             verdict = self.pod(pods[0]).verdict if pods else self._unused(known)
             if pods:
                 verdict = Verdict(Progress.WAITING, verdict.findings, verdict.nodes, verdict.wanted)
-        elif claim.deleting and not claim.reserved_for:
-            held = ", ".join(claim.finalizers) or "nothing"
-            text = f"it is being deleted; finalizers: {held}"
-            verdict = Verdict(Progress.ENDED, (finding(Why.CLAIM_GOING, text),))
-        elif user := next((p for p in pods if not p.deleting), None):
-            verdict = Verdict(*find_seated(user, seats, self._facts, told))
+        elif pods:
+            verdict = self._seated(min(pods, key=lambda p: p.deleting), seats, told)
         else:
-            verdict = Verdict(Progress.ALLOCATED)
+            verdict = Verdict(Progress.ENDED if claim.deleting else Progress.ALLOCATED)
+        if claim.deleting:
+            names = [user.name for user in claim.reserved_for]
+            held = f"; held by {', '.join((*names, *claim.finalizers)) or 'nothing'}"
+            going = finding(Why.CLAIM_GOING, f"it is being deleted{held}")
+            verdict = replace(verdict, findings=(going, *verdict.findings))
         return ObjectExplanation("ResourceClaim", key, verdict, seats, told)
+
+    def _seated(self, pod: Pod, seats: tuple[Seat, ...], told: tuple[Told, ...]) -> Verdict:
+        misfit = None
+        if not (pod.node or pod.deleting or pod.gates) and seats and not self._facts.is_partial:
+            misfit = self._judge.misfit(pod, seats[0].node)
+        elsewhere = None
+        if misfit is not None:
+            text = f"its claim {seats[0].claim} is allocated on {seats[0].node} alone, where it "
+            elsewhere = finding(Why.NOT_THERE, f"{text}does not fit: {misfit.message}")
+        return Verdict(*find_seated(pod, seats, self._facts, told, elsewhere=elsewhere))
 
     def _before_claims(self, pod: Pod) -> Verdict | None:
         """Verdict on a pod that has ended or lacks a claim; None if its claims decide."""
@@ -114,17 +125,20 @@ class Explainer:
     def _unmade(self, pod: Pod, entry: str, name: str | None) -> Finding | None:
         """Fault of an entry of ``spec.resourceClaims``; None when its claim is there."""
         namespace = pod.key[0]
+        entries = at(pod.obj, "spec", "resourceClaims")
+        template = next(
+            (e.get("resourceClaimTemplateName") for e in entries if e["name"] == entry), None
+        )
         if name is not None:
             known = self._facts.claims.get((namespace, name))
             if known is None:
-                return finding(Why.CLAIM_MISSING, f"ResourceClaim {namespace}/{name} is missing")
+                reason = Why.CLAIM_LOST if template else Why.CLAIM_MISSING
+                return finding(reason, f"ResourceClaim {namespace}/{name} is missing")
             owner = known.claim.owner_pod_uid
             if owner and owner != pod.uid:
                 text = f"ResourceClaim {namespace}/{name} was made for another pod"
                 return finding(Why.OTHER_OWNER, text)
             return None
-        entries = at(pod.obj, "spec", "resourceClaims")
-        template = next(e.get("resourceClaimTemplateName") for e in entries if e["name"] == entry)
         said = {told.reason: told.message for told in self._facts.told(pod.obj)}
         if template and (namespace, template) not in self._facts.templates:
             if full := said.get(Reason.TOO_MANY_TEMPLATES):

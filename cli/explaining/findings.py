@@ -22,6 +22,7 @@ class Progress(StrEnum):
     ALLOCATED = "Allocated"
     STARTING = "Starting"
     WAITING = "Waiting"
+    ENDING = "Terminating"
     ENDED = "Ended"
 
 
@@ -35,7 +36,9 @@ class Why(StrEnum):
     CLAIM_MISSING = "ClaimMissing"
     TEMPLATE_MISSING = "TemplateMissing"
     CLAIM_NOT_MADE = "ClaimNotCreated"
+    CLAIM_LOST = "ClaimDeleted"
     CLAIM_GOING = "ClaimTerminating"
+    NOT_THERE = "ClaimElsewhere"
     OTHER_OWNER = "ClaimOfAnotherPod"
     NOT_OURS = "NotThisDriver"
     NO_CLAIMS = "NoClaims"
@@ -45,6 +48,7 @@ class Why(StrEnum):
     PREEMPTS = "PreemptsOthers"
     NOT_SCHEDULED = "NotScheduled"
     PREPARING = "Preparing"
+    ENDING = "PodTerminating"
     UNREAD = "NotAllowedToRead"
 
 
@@ -96,6 +100,11 @@ REMEDIES: Mapping[str, str] = {
     Why.PREEMPTS: "nothing, where those pods may end; else give the pod a PriorityClass with "
     "preemptionPolicy: Never, or ask for less",
     Why.NOT_SCHEDULED: "the slices are there; what the scheduler misses is something else",
+    Why.NOT_THERE: "let the pod go where its claim is, or give it a claim of its own; a claim "
+    "moves once no pod uses it",
+    Why.CLAIM_LOST: "kube-controller-manager makes it anew from its template; if it does not, "
+    "delete the pod",
+    Why.ENDING: "wait for kubelet; if the node is gone for good, delete the Node",
     Reason.NO_SUCH_CLASS: "correct deviceClassName: neither a claim nor a template can be "
     "changed, so delete it and the pod, and create them anew",
     Reason.NO_SUCH_PROFILE: "ask for a profile that exists (kubectl mig profiles)",

@@ -31,9 +31,9 @@ from dra.gangs.decision import (
     sort_out,
 )
 from dra.gangs.membership import GangKey, Unclear, find_minimum, read_membership
-from dra.pods.nodefit import MisfitReason
+from dra.pods.nodefit import Misfit, MisfitReason
 from dra.pods.pods import Pod, read_pod, urgency
-from dra.pods.rules import find_victims
+from dra.pods.rules import find_rules, find_victims
 
 _ANYWHERE = {"tolerations": [{"operator": "Exists"}]}
 
@@ -90,6 +90,11 @@ class Judge:
         found = explain(problem, self.allocator, given_up=outcome.given_up, full=True)
         over = outcome.over or found.obstacle
         return replace(found, obstacle=over, nodes=self._all_nodes(found.nodes))
+
+    def misfit(self, pod: Pod, node: str) -> Misfit | None:
+        """Why ``pod`` does not fit on ``node``, whatever is free on its GPUs; None if it fits."""
+        rules = find_rules(pod, self._facts.hosts)
+        return self.allocator.find_misfit(Problem(pod, (), rules=rules), node)
 
     def preemption(self, problem: Problem) -> Preemption | None:
         """Pods that have to end for ``problem``, which fits nowhere; None if that is no help."""

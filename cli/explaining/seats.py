@@ -9,8 +9,10 @@ from cli.explaining.findings import Finding, Progress, Why, finding
 from cli.facts import ClusterFacts, Told
 from cli.site import Slot
 from dra.allocator.explain.answers import AnswerReason
+from dra.claims.claims import find_unseen
 from dra.claims.conditions import READY
 from dra.claims.reader import KnownClaim
+from dra.claims.reasons import Reason
 from dra.common.resources import at
 from dra.gpu.inventory import ClaimRef
 from dra.gpu.names import DeviceNameError, GpuDevice, parse_device
@@ -55,9 +57,17 @@ def seats_of(known: KnownClaim, facts: ClusterFacts) -> tuple[Seat, ...]:
 
 
 def find_seated(
-    pod: Pod, seats: Sequence[Seat], facts: ClusterFacts, told: Sequence[Told]
+    pod: Pod,
+    seats: Sequence[Seat],
+    facts: ClusterFacts,
+    told: Sequence[Told],
+    *,
+    elsewhere: Finding | None = None,
 ) -> tuple[Progress, tuple[Finding, ...]]:
-    """Progress of a pod whose claims are all allocated, and what keeps it from running."""
+    """Progress of a pod whose claims are all allocated, and what keeps it from running.
+
+    ``elsewhere``: why it does not fit on the node of its claims, if it does not.
+    """
     troubles = tuple(
         finding(
             s.ready,
@@ -67,11 +77,39 @@ def find_seated(
         for s in seats
         if s.ready not in ("", "Prepared")
     )
+    held = [facts.claims[s.claim.key].claim for s in seats if s.claim.key in facts.claims]
+    text = find_unseen(pod.obj, pod.claims, dict.fromkeys(held))
+    unseen = (finding(Reason.UNSEEN, text),) if text else ()
+    if pod.deleting:
+        return Progress.ENDING, (_ending(pod, facts, told), *troubles)
     if not pod.node:
-        return Progress.ALLOCATED, (*troubles, _unbound(pod, facts, told))
+        return Progress.ALLOCATED, (*troubles, elsewhere or _unbound(pod, facts, told), *unseen)
+    troubles = (*troubles, *_plugin(pod.node, facts))
     if pod.phase == "Running":
-        return Progress.RUNNING, troubles
-    return Progress.STARTING, troubles or (_starting(pod, facts, told),)
+        return Progress.RUNNING, (*troubles, *unseen)
+    return Progress.STARTING, (*(troubles or (_starting(pod, facts, told),)), *unseen)
+
+
+def _plugin(node: str, facts: ClusterFacts) -> tuple[Finding, ...]:
+    wrong = facts.plugin_problem(node)
+    return (finding(Why.PLUGIN_GONE, f"node {node}: {wrong}"),) if wrong else ()
+
+
+def _ending(pod: Pod, facts: ClusterFacts, told: Sequence[Told]) -> Finding:
+    """What a pod that is being deleted waits for: its node, kubelet, finalizers."""
+    metadata = pod.obj["metadata"]
+    if finalizers := at(metadata, "finalizers"):
+        waits = f"for its finalizers {', '.join(finalizers)}"
+    elif not pod.node:
+        waits = "to be removed by the API server"
+    elif wrong := facts.plugin_problem(pod.node):
+        waits = f"for the plugin on {pod.node}, without which kubelet does not end it: {wrong}"
+    else:
+        waits = f"for kubelet on {pod.node} to end its containers and give its devices back"
+    said = next((t for t in told if t.source == "kubelet"), None)
+    event = f"; an event of kubelet says: {said.reason}: {said.message}" if said else ""
+    since = f"it is being deleted, and is to be gone by {metadata['deletionTimestamp']}"
+    return finding(Why.ENDING, f"{since}; it waits {waits}{event}")
 
 
 def _unbound(pod: Pod, facts: ClusterFacts, told: Sequence[Told]) -> Finding:
@@ -82,7 +120,8 @@ def _unbound(pod: Pod, facts: ClusterFacts, told: Sequence[Told]) -> Finding:
     if pod.gates and facts.leader == "":
         return finding(Why.NOT_LEADING, f"no controller leads, so gate {ours} stays")
     if pod.gates:
-        return finding(Why.SOON, f"the controller is about to lift gate {ours}")
+        text = f"the controller is about to lift gate {ours}"
+        return finding(Why.SOON, f"{text}; {facts.led}" if facts.led else text)
     missing = find_obstacle(pod, facts.hosts.volumes)
     if missing is not None:
         return finding(missing.reason, missing.message)
@@ -93,8 +132,6 @@ def _unbound(pod: Pod, facts: ClusterFacts, told: Sequence[Told]) -> Finding:
 
 
 def _starting(pod: Pod, facts: ClusterFacts, told: Sequence[Told]) -> Finding:
-    if wrong := facts.plugin_problem(pod.node):
-        return finding(Why.PLUGIN_GONE, f"node {pod.node}: {wrong}")
     node = facts.site.node(pod.node)
     if node is not None and not node.inventory.ready:
         text = node.inventory.message or "the driver is not ready"

@@ -56,7 +56,8 @@ def find_waiting(
         if said is not None:
             text = f"{said.message} (said {said.at}; by what is in use now it would fit on {names})"
             return (finding(said.reason, text),)
-        return (finding(Why.SOON, f"it fits on {names}: the controller is about to allocate it"),)
+        text = f"it fits on {names}: the controller is about to allocate it"
+        return (finding(Why.SOON, f"{text}; {facts.led}" if facts.led else text),)
     groups: dict[str, dict[str, NodeAnswer]] = {}
     for name, answer in answers.items():
         groups.setdefault(answer.reason, {})[name] = answer

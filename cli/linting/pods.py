@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from cli.linting.claims import ClaimSpec, Key, Manifests
 from cli.linting.documents import Document, Level, Path, Remark, entries, mapping, text
 from cli.linting.shapes import Pod, misshapen
-from dra.claims.claims import Use, crowded, find_crowd
+from dra.claims.claims import Use, crowded, find_crowd, lacks_request, nobody_uses
 from dra.gpu.names import finalizer
 from dra.gpu.shares import HAMI_CORE, ONE_CONTAINER
 from dra.limits.asks import GPUS, MEMORY, is_profile, is_zero
@@ -215,16 +215,10 @@ def _uses(pod: PodSpec, known: Manifests) -> Iterator[Remark]:
                 message = f"the pod has no claim {name!r} in its resourceClaims; there are: {have}"
                 yield pod.document.remark(Level.ERROR, (*where, "name"), message)
             if wanted and name in claims and wanted not in claims[name].requests:
-                have = ", ".join(claims[name].requests)
-                message = f"the claim has no request {wanted!r}; there are: {have}"
+                message = lacks_request(wanted, claims[name].requests)
                 yield pod.document.remark(Level.ERROR, (*where, "request"), message)
     for name in sorted(offered.keys() - used):
-        yield pod.document.remark(
-            Level.WARNING,
-            offered[name].at,
-            f"no container uses claim {name!r}: it is allocated, and nobody sees the slice; name "
-            "it in resources.claims of a container",
-        )
+        yield pod.document.remark(Level.WARNING, offered[name].at, nobody_uses(name))
 
 
 def _placing(pod: PodSpec, known: Manifests) -> Iterator[Remark]:

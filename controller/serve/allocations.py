@@ -209,7 +209,8 @@ def _tell(world: World, pod: Pod, obj: Obj, write: AllocationWrite) -> None:
         else p.gpu
         for p in picks
     )
-    message = f"allocated {what} on node {decision.node}"
+    name = write.wants.claim.ref.name
+    message = f"claim {name}: allocated {what} on node {decision.node}"
     if decision.given_up is not None:
         passed_over = "the search for earlier alternatives of the pod's requests was"
         message = f"{message}; {passed_over} {decision.given_up}"

@@ -31,9 +31,11 @@ from controller.serve.placing import counts_already, place, refs, suited
 from controller.serve.world import DONE, Act, Look, Wait, World, Write
 from dra.allocator.problem import Decision, Problem, Satisfied
 from dra.cel.offers import UnansweredError
+from dra.claims.claims import find_unseen
 from dra.claims.reader import Fault
-from dra.claims.reasons import Reason
+from dra.claims.reasons import Obstacle, Reason
 from dra.common.resources import ObjectKey
+from dra.pods.pods import Pod
 
 Rule = Callable[[World, PodRecord], Iterator[Act]]
 
@@ -85,8 +87,19 @@ def tell_what_it_lacks(world: World, record: PodRecord) -> Iterator[Act]:
                 yield lift_gate(world, pod)
             else:
                 yield from have_scheduler_preempt(world, record)
+        if found.ours:
+            tell_what_is_unseen(world, pod)
         world.reporter.served(pod)
     yield DONE
+
+
+def tell_what_is_unseen(world: World, pod: Pod) -> None:
+    """Tell a pod that has its slices what of them its containers do not get."""
+    ours = [k.claim for k in world.claims_of(pod) if k.claim.allocation is not None]
+    held = [c for c in ours if c.allocation and c.allocation.of_driver(world.cluster.driver)]
+    if text := find_unseen(pod.obj, pod.claims, held):
+        what = "containers get no device"
+        world.reporter.on_pod(pod, what, Obstacle(Reason.UNSEEN, text))
 
 
 def rest(world: World, record: PodRecord) -> Iterator[Act]:

@@ -310,6 +310,42 @@ def container_uses(
             yield container["name"], frozenset(used)
 
 
+def lacks_request(wanted: str, requests: Iterable[str]) -> str:
+    """Fault of a container that names a request which its claim lacks."""
+    return f"the claim has no request {wanted!r}; there are: {', '.join(requests)}"
+
+
+def nobody_uses(claim: str) -> str:
+    """Fault of a pod's claim that no container names."""
+    return (
+        f"no container uses claim {claim!r}: it is allocated, and nobody sees the slice; name it "
+        "in resources.claims of a container"
+    )
+
+
+def find_unseen(
+    pod: Mapping[str, Any], names: Mapping[str, str | None], claims: Iterable[Claim]
+) -> str:
+    """What the containers of a pod do not get of its ``claims``, in words; empty if nothing.
+
+    ``names`` are those of ``claim_names``.
+    """
+    used = [(c, use) for c, uses in container_uses(pod, names) for use in sorted(uses)]
+    faults = []
+    for claim in claims:
+        requests = [request.name for request in claim.requests]
+        of_claim = [(c, use.request) for c, use in used if use.claim == claim.ref.name]
+        if not of_claim:
+            faults.append(nobody_uses(claim.ref.name))
+        faults += [
+            f"container {container!r} gets no device of claim {claim.ref.name!r}: "
+            + lacks_request(request, requests)
+            for container, request in of_claim
+            if request and request not in requests
+        ]
+    return "; ".join(faults)
+
+
 def has_several_containers(pod: Mapping[str, Any]) -> bool:
     """True if a pod has more than one container, init containers included."""
     spec = pod.get("spec") or {}

@@ -39,6 +39,7 @@ class Reason(StrEnum):
     TAKEN_BACK = "AllocationTakenBack"
     REFUSED = "AllocationRefused"
     PREPARE_FAILED = PREPARE_FAILED
+    UNSEEN = "DeviceNotUsed"
     EVICTED = "PodEvicted"
     NOT_EVICTED = "PodNotEvicted"
     MAKING_ROOM = "MakingRoom"

@@ -1,4 +1,4 @@
-"""Remedies for the reasons of GPUs and slices: one for each reason, for all who tell of it.
+"""Remedies for reasons of GPUs, slices and their use: one each, for all who tell of it.
 
 The plugin's messages, ``kubectl mig explain`` and ``doctor`` take them from here, and
 docs/troubleshooting.md repeats them.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dra.claims.reasons import NodeReason
+from dra.claims.reasons import NodeReason, Reason
 from dra.gpu.inventory import GpuReason
 
 _RESET = (
@@ -48,6 +48,8 @@ _REMEDIES: Mapping[str, str] = {
     GpuReason.CREATION_FAILED: "dmesg on the node, if it goes on; then " + _RESET,
     NodeReason.IN_USE: "end what is named, where nothing is most likely a monitor such as DCGM",
     NodeReason.NOT_REMOVED: "it is tried again; if it does not pass, " + _RESET,
+    Reason.UNSEEN: "delete the pod, and create it anew with containers that name the claim and its "
+    "requests (kubectl mig lint checks it offline)",
     NodeReason.FOREIGN: "destroy it by hand if nobody needs it (nvidia-smi mig -dci, then -dgi, "
     "on the node)",
 }

@@ -186,6 +186,17 @@ def words(value: object) -> str:
     return value if isinstance(value, str) else "-"
 
 
+def unseen(world: World) -> None:
+    world.hold("c", "node-a", "gpu-0-mig-1g5gb-19-0")
+    containers = [{"name": "main", "image": "none"}]
+    world.add_pod("blind", "c", running=True, nodeName="node-a", containers=containers)
+
+
+def twice(world: World) -> None:
+    world.hold("one", "node-a", "gpu-0-mig-3g20gb-9-4", pod_name="p")
+    world.hold("copy", "node-a", "gpu-0-mig-1g5gb-19-5", pod_name="q")
+
+
 FAILURES: list[tuple[Callable[[World], object], str, str]] = [
     (lambda w: w.unlead(), "controller", "no controller leads"),
     (lambda w: w.api.delete(DEVICE_CLASSES, "mig-3g.20gb"), "classes", "mig-3g.20gb"),
@@ -212,6 +223,8 @@ FAILURES: list[tuple[Callable[[World], object], str, str]] = [
         "other-managers",
         "finds; the plugin offers GPUs there all the same",
     ),
+    (unseen, "claims", "pod default/blind: no container uses claim 'c'"),
+    (twice, "claims", "claims default/one and default/copy are both allocated 3g.20gb at 4:4 of"),
     (gpu_lost, "modes", "node-a gpu-0 is unavailable (GpuLost): it fell off the bus"),
     (lost, "instances", "node-a gpu-0: 1g.5gb at 3:1 is lost"),
     (

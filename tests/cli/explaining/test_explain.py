@@ -279,3 +279,110 @@ def test_whoever_would_have_others_ended_is_told_whom(
     assert "served on node-a once kube-scheduler has ended 2 pods" in first["message"]
     assert "(default/least, default/less)" in first["message"]
     assert [each["reason"] for each in rest] == ["InsufficientResources"]
+
+
+@pytest.mark.parametrize(
+    ("used", "says"),
+    [
+        ([], "no container uses claim 'c'"),
+        ([{"name": "c", "request": "gpu"}], "has no request 'gpu'; there are: r"),
+    ],
+)
+def test_a_running_pod_whose_containers_get_no_device_is_told_so(
+    classes: World, mig: Mig, used: list[dict[str, str]], says: str
+) -> None:
+    classes.add_node("node-a")
+    classes.hold("c", "node-a", "gpu-0-mig-3g20gb-9-4")
+    container = {"name": "main", "image": "none", "resources": {"claims": used}}
+    classes.add_pod("p", "c", running=True, nodeName="node-a", containers=[container])
+    found = mig("explain", "p", "-o", "json").json
+    assert (found["state"], found["reason"]) == ("Running", "DeviceNotUsed")
+    assert says in found["findings"][0]["message"]
+
+
+def test_a_pod_that_is_being_deleted_says_what_it_waits_for(classes: World, mig: Mig) -> None:
+    classes.add_node("node-a")
+    classes.hold("c", "node-a", "gpu-0-mig-3g20gb-9-4", pod_name="p")
+    classes.api.delete(PODS, "p", namespace="default")
+    pod = classes.api.get(PODS, "p", namespace="default")
+    classes.tell(pod, "Killing", "Stopping container main", source="kubelet")
+    found = mig("explain", "p", "-o", "json").json
+    assert (found["state"], found["reason"]) == ("Terminating", "PodTerminating")
+    message = found["findings"][0]["message"]
+    for words in (pod["metadata"]["deletionTimestamp"], "kubelet on node-a", "Killing: Stopping"):
+        assert words in message
+    classes.fall_silent("node-a", minutes=3)
+    shown = mig("explain", "p").out
+    assert shown.startswith("pod default/p is being deleted\n")
+    assert "for the plugin on node-a, without which" in shown
+    assert "silent for 3m" in shown
+
+
+def test_a_lease_that_is_not_renewed_any_more_is_told_before_it_runs_out(
+    classes: World, mig: Mig
+) -> None:
+    classes.add_node("node-a")
+    classes.add_claim("wanted", request("r", "mig-1g.5gb"))
+    classes.add_pod(WAITS, "wanted")
+    classes.lead()
+    assert "may be gone" not in mig("explain", WAITS).out
+    classes.unlead()
+    classes.lead(seconds_ago=9)
+    ran = mig("explain", WAITS, "-o", "json").json
+    assert ran["reason"] == "AboutToBeAllocated"
+    assert "its lease was renewed 9s ago" in ran["findings"][0]["message"].replace("10s", "9s")
+
+
+def test_a_claim_that_was_made_for_the_pod_and_deleted_is_not_to_be_created(
+    classes: World, mig: Mig
+) -> None:
+    entry = {"name": "gpu", "resourceClaimTemplateName": "t"}
+    made = classes.add_pod("p", resourceClaims=[entry])
+    status = {"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "p-gpu-x"}]}
+    classes.set_status(PODS, made, {"phase": "Running", **status})
+    (found,) = mig("explain", "p", "-o", "json").json["findings"]
+    assert found["reason"] == "ClaimDeleted"
+    assert found["remedy"].endswith("delete the pod")
+
+
+def test_a_claim_that_is_being_deleted_names_what_holds_it(classes: World, mig: Mig) -> None:
+    classes.add_node("node-a")
+    classes.hold("c", "node-a", "gpu-0-mig-3g20gb-9-4", pod_name="p")
+    classes.set_finalizers("c")
+    ended = classes.api.get(PODS, "p", namespace="default")
+    classes.set_status(PODS, ended, {"phase": "Succeeded"})
+    classes.api.delete(RESOURCE_CLAIMS, "c", namespace="default")
+    found = mig("explain", "claim/c", "-o", "json").json
+    assert (found["state"], found["reason"]) == ("Ended", "ClaimTerminating")
+    assert found["findings"][0]["message"].endswith("held by p, mig.dra.dev/allocation")
+
+
+def test_a_pod_that_may_not_be_where_its_claim_is_is_told_so(classes: World, mig: Mig) -> None:
+    for name in ("node-a", "node-b"):
+        classes.add_node(name, labels={"kubernetes.io/hostname": name})
+    classes.hold("c", "node-a", "gpu-0-mig-3g20gb-9-4")
+    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"a": "b"}}}
+    apart = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    made = classes.add_pod("first", "c", running=True, nodeName="node-a")
+    classes.api.patch(PODS, "first", {"metadata": {"labels": {"a": "b"}}}, namespace="default")
+    assert made
+    classes.add_pod("second", "c", affinity=apart)
+    (found,) = mig("explain", "second", "-o", "json").json["findings"]
+    assert found["reason"] == "ClaimElsewhere"
+    assert "claim default/c is allocated on node-a alone" in found["message"]
+
+
+def test_the_answer_comes_first_and_many_nodes_are_counted(classes: World, mig: Mig) -> None:
+    for number in range(20):
+        name, taken = f"node-{number}", "DriverNotReady" if number == 7 else "GpuLost"
+        gpus = [gpu(n, name, unavailable=f"{n} on {name}", reason=taken) for n in range(4)]
+        classes.add_node(name, *gpus)
+    classes.add_claim("wanted", request("r", "mig-1g.5gb"))
+    classes.add_pod(WAITS, "wanted")
+    classes.lead()
+    short = mig("explain", WAITS).out.splitlines()
+    assert len(short) < 20
+    assert short[1].startswith("  GpuLost: ")
+    (line,) = [each for each in short if "GPUs: " in each and "19 nodes" in each]
+    assert line.endswith("GPUs: 76 GpuLost")
+    assert len(mig("explain", WAITS, "-o", "wide").out.splitlines()) > 80

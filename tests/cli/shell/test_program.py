@@ -35,7 +35,12 @@ def config(path: Path, *, server: str = "http://127.0.0.1:1", **parts: Any) -> P
 # -- exit codes
 
 
-@pytest.mark.parametrize("line", [[], ["paint"], ["map", "-o", "xml"], ["explain"], ["lint"]])
+def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    assert "explain " in "".join(capsys.readouterr())
+
+
+@pytest.mark.parametrize("line", [["paint"], ["map", "-o", "xml"], ["explain"], ["lint"]])
 def test_a_wrong_command_line_is_2(line: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(line) == 2
     assert "Usage: kubectl mig" in capsys.readouterr().err

@@ -230,3 +230,16 @@ def test_resume_says_what_it_did(node: World, mig: Mig) -> None:
     )
     assert mig("resume", "node-a").out == "node-a  back in service: gpu-1\n"
     assert mig("resume", "node-a").out == "node-a  nothing to do: no GPU of it was drained\n"
+
+
+def test_when_its_time_is_over_it_says_so_and_what_is_wrong(node: World, mig: Mig) -> None:
+    lost = gpu(1, "node-a", unavailable="it fell off the bus", reason="GpuLost")
+    node.replace_gpus("node-a", gpu(0, "node-a"), lost)
+    ran = mig("drain", "node-a", "--wait", "--evict", "--timeout", "0")
+    assert ran.code == 1
+    assert "2 still in use after 0 s\n" in ran.out, "it advises nothing that was asked for"
+    assert "! gpu-1  it fell off the bus; reset the GPU (kubectl mig drain node-a gpu-1" in ran.out
+    node.api.delete(RESOURCE_CLAIMS, "idle", namespace="default")
+    ran = mig("drain", "node-a", "gpu-0", "--wait", "--timeout", "0")
+    assert ran.code == 1, "whoever resets the GPU next must know that it is still held"
+    assert ran.out.endswith("the node's plugin has not released gpu-0 after 0 s\n")

@@ -89,8 +89,8 @@ def test_a_pod_that_nobody_makes_anew_is_not_moved(world: World, mig: Mig) -> No
 
 def test_several_slices_need_room_together(world: World, mig: Mig) -> None:
     with_gpus(world, 1)
-    assert mig("plan", "-p", "3g.20gb", "-n", "2").code == 0
-    assert "room for 2 now" in mig("plan", "-p", "3g.20gb", "-n", "3").out
+    assert mig("plan", "-p", "3g.20gb", "--number", "2").code == 0
+    assert "room for 2 now" in mig("plan", "-p", "3g.20gb", "--number", "3").out
 
 
 def test_a_profile_that_nobody_has_is_refused_with_the_nearest(world: World, mig: Mig) -> None:
@@ -108,3 +108,11 @@ def test_a_profile_that_is_no_name_of_one_is_refused(world: World, mig: Mig) -> 
     world.add_class("mig-all", "true")
     ran = mig("plan", "-p", "all")
     assert (ran.code, "selects devices of others, too" in ran.err) == (4, True)
+
+
+def test_a_class_is_taken_for_the_smallest_profile_that_it_gives(world: World, mig: Mig) -> None:
+    with_gpus(world, 1)
+    ran = mig("plan", "-p", "mig-min-10gb", "-o", "json")
+    assert (ran.code, ran.json["profile"]) == (0, "1g.10gb")
+    assert mig("plan", "-p", "mig-min-10gb").out == mig("plan", "-p", "1g.10gb").out
+    assert mig("plan", "-p", "mig-1g.10gb").out == mig("plan", "-p", "1g.10gb").out

@@ -47,7 +47,8 @@ def small_parts(n: int) -> Obj:
 
 
 def many_claims(n: int) -> Obj:
-    return pod(f"p{n}", *(f"{n}-{i}" for i in range(100)))
+    containers = [{"name": "main", "image": "none"}]
+    return pod(f"p{n}", *(f"{n}-{i}" for i in range(100)), containers=containers)
 
 
 def selectors(n: int) -> Obj:

@@ -156,7 +156,8 @@ def claim(
 
 
 def pod(name: str, *claims: str, cpu: str = "100m", **spec: Any) -> Obj:
-    """A pod to be created that refers to claims by their names."""
+    """A pod to be created that refers to claims by their names; its container uses all of them."""
+    used: Obj = {"claims": [{"name": name} for name in claims]} if claims else {}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -166,7 +167,7 @@ def pod(name: str, *claims: str, cpu: str = "100m", **spec: Any) -> Obj:
                 {
                     "name": "main",
                     "image": "none",
-                    "resources": {"requests": {"cpu": cpu}},
+                    "resources": {"requests": {"cpu": cpu}, **used},
                 }
             ],
             "resourceClaims": [{"name": c, "resourceClaimName": c} for c in claims],

@@ -38,7 +38,23 @@ def test_a_waiting_pod_gets_its_slice_finalizer_first() -> None:
     (result,) = allocation["devices"]["results"]
     assert result["pool"] == "node-a-pool"
     assert bench.recorder.reasons("c") == []
-    assert bench.recorder.reasons("p") == ["Allocated"]
+    (event,) = bench.recorder.events
+    assert event[:3] == ("Pod", "p", "Allocated")
+    assert event[3].startswith("claim c: allocated 1g.5gb at ")
+
+
+def test_a_pod_whose_containers_get_no_device_is_told_so_once_it_has_one() -> None:
+    bench = Bench("node-a")
+    bench.claim(claim("c"))
+    bench.claim(claim("d"))
+    used = [{"name": "d", "request": "other"}]
+    containers = [{"name": "main", "image": "i", "resources": {"claims": used}}]
+    bench.pod(pod("p", "c", "d", containers=containers))
+    bench.run()
+    (told,) = [e for e in bench.recorder.events if e[2] == "DeviceNotUsed"]
+    assert told[:2] == ("Pod", "p")
+    assert "no container uses claim 'c'" in told[3]
+    assert "container 'main' gets no device of claim 'd': the claim has no request" in told[3]
 
 
 def test_a_claim_that_a_pod_has_under_two_names_is_allocated_and_freed_once() -> None:

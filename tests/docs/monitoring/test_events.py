@@ -116,7 +116,7 @@ def test_the_tables_have_the_remedies_that_the_programs_tell() -> None:
     first, last = PARTS
     titles = (first, "## The node offers nothing", last)
     table = {row[0]: row[-1] for title in titles for row in rows(title)}
-    reasons = [r for r in dict.fromkeys([*GpuReason, *NodeReason]) if remedy(r)]
+    reasons = [r for r in dict.fromkeys([*GpuReason, *NodeReason, *Reason]) if remedy(r)]
     told = {r: plain(remedy(r, node="", gpu="", uuid="<uuid>")) for r in reasons if r in table}
     assert len(told) > 20
     assert {r: words for r, words in told.items() if words not in plain(table[r])} == {}
