@@ -69,9 +69,7 @@ def wait_until_guarded(installation: Installation, plugin: Api) -> None:
             plugin.request("POST", f"{collection('MigNode')}?dryRun=All", body=foreign)
         except ApiError as error:
             # 404 and 429 while the resource is not served yet.
-            return error.status == HTTPStatus.FORBIDDEN and "may only write the MigNode" in str(
-                error
-            )
+            return error.status == HTTPStatus.FORBIDDEN and "may only write" in str(error)
         return False
 
     wait_for("admission policies", refused, timeout=60)
@@ -88,11 +86,18 @@ def _checked(installation: Installation, policy: Obj) -> bool:
     return at(found, "status", "observedGeneration", default=None) is not None
 
 
-def mignode(node: str, *, pool: str = "") -> Obj:
-    """A MigNode as a plugin creates it."""
+def node_owner(api: Api, node: str) -> Obj:
+    """The owner reference to a Node."""
+    uid = api.get("Node", node)["metadata"]["uid"]
+    return {"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid}
+
+
+def mignode(node: str, *, pool: str = "", owner: Obj | None = None) -> Obj:
+    """A MigNode as a plugin creates it; without ``owner`` only to be tried."""
+    unknown = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": "unknown"}
     return {
         "apiVersion": "mig.dra.dev/v1alpha1",
         "kind": "MigNode",
-        "metadata": {"name": node},
+        "metadata": {"name": node, "ownerReferences": [owner or unknown]},
         "spec": {"driver": "mig.dra.dev", "pool": pool or node, "allocator": "controller"},
     }

@@ -18,6 +18,7 @@ from tests.cluster.harness.accounts import (
     PLUGIN,
     acting,
     mignode,
+    node_owner,
     pod_on,
     wait_until_guarded,
 )
@@ -72,7 +73,7 @@ def controller(installation: Installation) -> Api:
 def foreign_mignode(admin: Api, installation: Installation) -> str:
     """The MigNode of node-b, made by its own plugin."""
     other = acting(installation, PLUGIN, pod_on(installation, "node-b", "kubelet-plugin"))
-    other.create(mignode("node-b"))
+    other.create(mignode("node-b", owner=node_owner(admin, "node-b")))
     return f"{MIGNODES}/node-b"
 
 

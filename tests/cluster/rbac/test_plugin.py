@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from dra.common.resources import Obj
-from hack.cluster.api import Api
+from hack.cluster.api import Api, ApiError
 from hack.cluster.chart import NAMESPACE, find, render
-from hack.cluster.installation import Installation
+from hack.cluster.installation import Installation, apply
 from sim.processes import wait_for
-from tests.cluster.harness.accounts import PLUGIN, acting, changed_role, mignode
+from tests.cluster.harness.accounts import PLUGIN, acting, changed_role, mignode, node_owner
 from tests.cluster.rbac.requests import (
     CLAIMS,
     CLASSES,
@@ -27,7 +30,7 @@ from tests.cluster.rbac.requests import (
 
 
 def test_a_plugin_writes_its_own_mignode(plugin: Api, admin: Api) -> None:
-    made = plugin.create(mignode("node-a"))
+    made = plugin.create(mignode("node-a", owner=node_owner(admin, "node-a")))
     made["metadata"]["labels"] = {"written": "by-the-plugin"}
     made = plugin.request("PUT", f"{MIGNODES}/node-a", body=made)
     made["status"] = {"driverVersion": "570.1"}
@@ -50,7 +53,7 @@ def test_a_plugin_is_refused_on_another_nodes_mignode(
     ]
     for status, text in answers:
         assert status == 403
-        assert "the plugin on node 'node-a' may only write the MigNode of that name" in text
+        assert "the plugin on node 'node-a' may only write mignodes of that node" in text
     assert admin.request("GET", foreign_mignode) == found
 
 
@@ -58,11 +61,11 @@ def test_a_plugin_cannot_put_its_node_into_another_nodes_pool(plugin: Api) -> No
     where = f"{MIGNODES}?dryRun=All"
     status, text = refusal(plugin, "POST", where, body=mignode("node-a", pool="node-b"))
     assert status == 403
-    assert "spec.pool" in text
+    assert "the pool of mignodes must be named as its node, node-a, not 'node-b'" in text
 
 
 def test_a_plugin_changes_nothing_of_what_is_drained(plugin: Api, admin: Api) -> None:
-    fresh = mignode("node-a")
+    fresh = mignode("node-a", owner=node_owner(admin, "node-a"))
     drained = fresh | {"spec": fresh["spec"] | {"drain": {"gpus": ["gpu-0"]}}}
     assert refusal(plugin, "POST", f"{MIGNODES}?dryRun=All", body=drained)[0] == 403
     made = plugin.create(fresh)
@@ -99,7 +102,7 @@ def test_a_plugin_shows_the_devices_of_its_nodes_claims(plugin: Api, claim: Obj)
 def test_a_plugin_is_refused_on_another_nodes_claims(plugin: Api, claim: Obj, admin: Api) -> None:
     status, text = refusal(plugin, "PATCH", status_of(claim, manager="plugin"), **devices(claim))
     by_kubernetes = status == 422 and "resourceclaims/driver" in text  # 1.36 and newer
-    by_policy = status == 403 and "claims that are allocated to that node" in text
+    by_policy = status == 403 and "may only write resourceclaims of that node" in text
     assert by_kubernetes or by_policy, text
     after = admin.get("ResourceClaim", claim["metadata"]["name"])
     assert "devices" not in after["status"]
@@ -156,44 +159,231 @@ def test_the_policy_on_claims_holds_without_the_checks_of_kubernetes_1_36(
         allocate("node-a", {"request": "slice", **foreign})
         body = {"status": {"devices": [foreign]}}
         _, text = refusal(plugin, "PATCH", where, body=body, content=MERGE)
-        assert "entries of driver mig.dra.dev only" in text
+        assert "entries of driver mig.dra.dev and of its own pool only" in text
 
         body = devices(allocate("node-b"))["body"]
         _, text = refusal(plugin, "PATCH", where, body=body, content=MERGE)
-        assert "claims that are allocated to that node" in text
+        assert "may only write resourceclaims of that node" in text
 
 
-def resource_slice(node: str, *, driver: str = DRIVER, **spec: object) -> Obj:
-    pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
+def resource_slice(
+    node: str = "node-a", *, driver: str = DRIVER, pool: str = "", name: str = "", **spec: Any
+) -> Obj:
+    offered = {"name": pool or node, "generation": 1, "resourceSliceCount": 1}
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceSlice",
-        "metadata": {"name": f"{node}-{driver}"},
-        "spec": {"driver": driver, "nodeName": node, "pool": pool, **spec},
+        "metadata": {"name": name or f"0000-{driver}-{node}"},
+        "spec": {"driver": driver, "nodeName": node, "pool": offered, **spec},
     }
 
 
-def test_a_plugin_publishes_slices_of_its_own_node_and_driver_only(plugin: Api, admin: Api) -> None:
-    offering = resource_slice("node-a", devices=[{"name": "gpu-0"}])
-    status, text = refusal(plugin, "POST", SLICES, body=offering)
-    assert (status, "ResourceSlices have no devices" in text) == (403, True)
-    plugin.create(resource_slice("node-a"))
-    own = f"{SLICES}/{resource_slice('node-a')['metadata']['name']}"
-    other = admin.create(resource_slice("node-b"))
-    there = f"{SLICES}/{other['metadata']['name']}"
+def event(**fields: Any) -> Obj:
+    """An event of the plugin on node-a, about a pod in a namespace of the cluster's own."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": "e", "namespace": "kube-system"},
+        "involvedObject": {"kind": "Pod", "namespace": "kube-system", "name": "p"},
+        "reason": "SliceNotMade",
+        "message": "m",
+        "type": "Normal",
+        "source": {"component": DRIVER, "host": "node-a"},
+        "reportingComponent": DRIVER,
+        "reportingInstance": "node-a",
+        **fields,
+    }
+
+
+def with_metadata(body: Obj, **metadata: Any) -> Obj:
+    return {**body, "metadata": {**body["metadata"], **metadata}}
+
+
+def owner(kind: str = "Node", name: str = "node-a", **more: Any) -> list[Obj]:
+    return [{"apiVersion": "v1", "kind": kind, "name": name, "uid": "u", **more}]
+
+
+EVENTS_IN_KUBE_SYSTEM = "/api/v1/namespaces/kube-system/events"
+OF_CONTROLLER = {"component": f"{DRIVER}/controller", "host": "node-a"}
+EVERYWHERE = resource_slice(allNodes=True)
+del EVERYWHERE["spec"]["nodeName"]
+NOT_ITS_OWN: dict[str, tuple[str, Obj, str]] = {
+    "slice of another node": (SLICES, resource_slice("node-b"), "of that node, not of 'node-b'"),
+    "slice of all nodes": (SLICES, EVERYWHERE, "of that node, not of ''"),
+    "empty slice in another's pool": (SLICES, resource_slice(pool="node-b"), "not 'node-b'"),
+    "slice of another driver": (
+        SLICES,
+        resource_slice(driver="other.example"),
+        "may only write resourceslices of driver mig.dra.dev",
+    ),
+    "name of another's slice": (
+        SLICES,
+        resource_slice(name=f"0000-{DRIVER}-node-b"),
+        "is named by four digits and '-mig.dra.dev-node-a'",
+    ),
+    "name of another's slice that ends as its own": (
+        SLICES,
+        resource_slice(name=f"0000-{DRIVER}-x-{DRIVER}-node-a"),
+        "is named by four digits",
+    ),
+    "slice that stays when its node goes": (
+        SLICES,
+        with_metadata(resource_slice(), ownerReferences=owner("Pod", "p")),
+        "have that Node for their owner",
+    ),
+    "slice that nobody can delete": (
+        SLICES,
+        with_metadata(resource_slice(), finalizers=["a.example/b"]),
+        "no finalizers",
+    ),
+    "MigNode of another driver": (
+        MIGNODES,
+        {**mignode("node-a"), "spec": {**mignode("node-a")["spec"], "driver": "other.example"}},
+        "may only write mignodes of driver mig.dra.dev",
+    ),
+    "MigNode of no Node": (
+        MIGNODES,
+        with_metadata(mignode("node-a"), ownerReferences=[]),
+        "have that Node for their owner",
+    ),
+    "MigNode of another Node": (
+        MIGNODES,
+        with_metadata(mignode("node-a"), ownerReferences=owner(name="node-b")),
+        "have that Node for their owner",
+    ),
+    "MigNode that keeps its Node": (
+        MIGNODES,
+        with_metadata(mignode("node-a"), ownerReferences=owner(blockOwnerDeletion=True)),
+        "have that Node for their owner",
+    ),
+    "MigNode that nobody can delete": (
+        MIGNODES,
+        with_metadata(mignode("node-a"), finalizers=["a.example/b"]),
+        "no finalizers",
+    ),
+    "event of the controller": (
+        EVENTS_IN_KUBE_SYSTEM,
+        event(source=OF_CONTROLLER),
+        f"may only write events of driver {DRIVER}",
+    ),
+    "event that the controller reports": (
+        EVENTS_IN_KUBE_SYSTEM,
+        event(reportingComponent=f"{DRIVER}/controller"),
+        "in its own name only",
+    ),
+    "event of kubelet": (
+        EVENTS_IN_KUBE_SYSTEM,
+        event(source={"component": "kubelet", "host": "node-a"}),
+        f"may only write events of driver {DRIVER}",
+    ),
+    "event of another node": (
+        EVENTS_IN_KUBE_SYSTEM,
+        event(source={"component": DRIVER, "host": "node-b"}),
+        "of that node, not of 'node-b'",
+    ),
+    "event that another node reports": (
+        EVENTS_IN_KUBE_SYSTEM,
+        event(reportingInstance="node-b"),
+        "in its own name only",
+    ),
+    "event that keeps its namespace": (
+        EVENTS_IN_KUBE_SYSTEM,
+        with_metadata(event(), finalizers=["a.example/b"]),
+        "no finalizers",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NOT_ITS_OWN)
+def test_a_plugin_makes_nothing_but_its_own(plugin: Api, name: str) -> None:
+    where, body, told = NOT_ITS_OWN[name]
+    status, text = refusal(plugin, "POST", f"{where}?dryRun=All", body=body)
+    assert (status, told in text) == (403, True), text
+
+
+def test_a_plugin_changes_nothing_of_another_and_gives_nothing_away(
+    plugin: Api, admin: Api
+) -> None:
+    node = node_owner(admin, "node-a")
+    mine = plugin.create(with_metadata(resource_slice(), ownerReferences=[node]))
+    theirs = admin.create(resource_slice("node-b"))
+    about = {"involvedObject": {"kind": "Pod", "namespace": "default", "name": "p"}}
+    named = {"name": "e", "namespace": "default"}
+    events = "/api/v1/namespaces/default/events"
+    plugin.request("POST", events, body=event(metadata=named, **about))
+    named = {"name": "f", "namespace": "default"}
+    foreign = event(metadata=named, source=OF_CONTROLLER, **about)
+    admin.request("POST", events, body=foreign)
+    own, there = (f"{SLICES}/{each['metadata']['name']}" for each in (mine, theirs))
+    source = {"source": event()["source"]}
     answers = [
-        refusal(plugin, "POST", SLICES, body=resource_slice("node-c")),
-        refusal(plugin, "PUT", there, body=other),
+        refusal(plugin, "PUT", there, body=theirs),
         refusal(plugin, "DELETE", there),
+        refusal(plugin, "PATCH", f"{events}/f", body={"count": 2}, content=MERGE),
+        refusal(plugin, "PATCH", f"{events}/f", body=source, content=MERGE),
+        refusal(plugin, "PATCH", f"{events}/e", body={"source": OF_CONTROLLER}, content=MERGE),
     ]
-    for status, text in answers:
-        assert status == 403
-        assert "may only write ResourceSlices of that node" in text
-    foreign = resource_slice("node-a", driver="other.example")
-    status, text = refusal(plugin, "POST", SLICES, body=foreign)
-    assert (status, "of driver mig.dra.dev" in text) == (403, True)
+    assert [status for status, _ in answers] == [403] * 5, answers
+    assert plugin.request("PATCH", f"{events}/e", body={"count": 2}, content=MERGE)["count"] == 2
+    changed = {**mine, "spec": {**mine["spec"], "pool": {**mine["spec"]["pool"], "generation": 2}}}
+    plugin.request("PUT", own, body=changed)
     plugin.request("DELETE", own)
-    admin.request("DELETE", there)
+    for where in (there, f"{events}/e", f"{events}/f"):
+        admin.request("DELETE", where)
+
+
+@pytest.mark.parametrize("allocator", ["controller", "scheduler"])
+def test_devices_are_offered_where_kube_scheduler_allocates_in_its_own_pool_alone(
+    installation: Installation, plugin: Api, allocator: str
+) -> None:
+    offering = resource_slice(devices=[{"name": "gpu-0"}])
+    stolen = resource_slice(pool="node-b", devices=[{"name": "gpu-0"}])
+    if allocator == "controller":
+        status, text = refusal(plugin, "POST", f"{SLICES}?dryRun=All", body=offering)
+        assert (status, "ResourceSlices have no devices" in text) == (403, True)
+        return
+    with changed_policy(installation, {"allocator": "scheduler"}):
+        wait_for("other policy", lambda: allowed(plugin, offering))
+        status, text = refusal(plugin, "POST", f"{SLICES}?dryRun=All", body=stolen)
+        assert (status, "must be named as its node" in text) == (403, True), text
+    wait_for("usual policy", lambda: not allowed(plugin, offering))
+
+
+def allowed(plugin: Api, body: Obj) -> bool:
+    try:
+        plugin.request("POST", f"{SLICES}?dryRun=All", body=body)
+    except ApiError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def changed_policy(installation: Installation, values: Obj) -> Iterator[None]:
+    """The policies on the plugin as with other values, inside the block."""
+
+    def put(objects: list[Obj]) -> None:
+        for each in objects:
+            if each["kind"] == "ValidatingAdmissionPolicy" and PLUGIN in each["metadata"]["name"]:
+                apply(installation.api, each)
+
+    put(render(values))
+    try:
+        yield
+    finally:
+        put(render(installation.values))
+
+
+@pytest.mark.parametrize("claim", ["node-a"], indirect=True)
+def test_a_plugin_shows_no_devices_of_another_pool(plugin: Api, claim: Obj, admin: Api) -> None:
+    """Of a claim that is allocated to its node, with devices that are somebody else's."""
+    name = claim["metadata"]["name"]
+    stolen = allocation("node-a")
+    stolen["devices"]["results"][0]["pool"] = "node-b"
+    for value in (None, stolen):
+        body = {"status": {"allocation": value}}
+        made = admin.patch("ResourceClaim", name, body, subresource="status")
+    status, text = refusal(plugin, "PATCH", status_of(claim, manager="plugin"), **devices(made))
+    assert (status, "of its own pool only" in text) == (403, True), text
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from kubeletplugin.host.driverfiles import DriverFiles
 from kubeletplugin.host.libraries import this_architecture
 from kubeletplugin.host.roots import Roots
 from kubeletplugin.options import Options
-from tests.cluster.harness.accounts import PLUGIN, acting, pod_on, wait_until_guarded
+from tests.cluster.harness.accounts import CONTROLLER, PLUGIN, acting, pod_on, wait_until_guarded
 from tests.cluster.harness.pods import add_fake_node, pod
 
 IMAGE = "dra-driver-nvidia-mig/kubelet-plugin:0.1.0"
@@ -69,12 +69,40 @@ def a_secret(pod: Obj) -> None:
     pod["spec"]["imagePullSecrets"] = [{"name": "not-the-release's"}]
 
 
+def other_account(pod: Obj) -> None:
+    """Its tokens would be the kubelet's of the node to ask for."""
+    pod["spec"]["serviceAccountName"] = CONTROLLER
+
+
+def a_projected_token(pod: Obj) -> None:
+    sources = [{"serviceAccountToken": {"path": "token"}}]
+    pod["spec"]["volumes"].append({"name": "t", "projected": {"sources": sources}})
+
+
+def other_labels(pod: Obj) -> None:
+    """By which the controller's Deployment would count it among its own."""
+    pod["metadata"]["labels"]["app.kubernetes.io/name"] = "dra-driver-nvidia-mig"
+
+
+def other_owner(pod: Obj) -> None:
+    pod["metadata"]["ownerReferences"][0]["name"] = "node-b"
+
+
+def a_finalizer(pod: Obj) -> None:
+    pod["metadata"]["finalizers"] = ["a.example/b"]
+
+
 REFUSED: list[tuple[Callable[[Obj], None], str]] = [
-    (other_node, "may make and delete pods of that node only, not of 'node-b'"),
+    (other_node, "may only write pods of that node, not of 'node-b'"),
     (other_name, "may make and delete pods of MPS daemons only"),
     (other_image, "one container of this driver's image"),
     (a_token, "one container of this driver's image"),
     (a_secret, "one container of this driver's image"),
+    (other_account, "the account default"),
+    (a_projected_token, "no token"),
+    (other_labels, "no labels of others"),
+    (other_owner, "have that Node for their owner"),
+    (a_finalizer, "no finalizers"),
 ]
 
 
@@ -98,12 +126,12 @@ def test_a_plugin_makes_pods_of_daemons_on_its_own_node_and_no_others(
             change(bad)
             with pytest.raises(ApiError) as caught:
                 plugin.create(bad)
-            assert told in str(caught.value)
+            assert told in str(caught.value), change.__name__
         assert plugin.create(good)["spec"]["nodeName"] == "node-a"
         other = acting(made, PLUGIN, pod_on(made, "node-b", "kubelet-plugin"))
         with pytest.raises(ApiError) as caught:
             other.delete("Pod", good["metadata"]["name"], namespace=NAMESPACE)
-        assert "may make and delete pods of that node only" in str(caught.value)
+        assert "may only write pods of that node" in str(caught.value)
         plugin.delete("Pod", good["metadata"]["name"], namespace=NAMESPACE)
         tenant = plane.api.create(pod("tenant", {"main": ["true"]}))
         assert plugin.get("Pod", "tenant")["metadata"]["uid"] == tenant["metadata"]["uid"]

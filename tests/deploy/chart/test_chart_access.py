@@ -39,8 +39,9 @@ def test_no_role_grants_a_wildcard_or_secrets(name: str) -> None:
 def test_the_plugin_may_offer_devices_only_where_the_scheduler_allocates() -> None:
     def refuses(name: str) -> bool:
         policies = [e for e in rendered(name) if e["kind"] == "ValidatingAdmissionPolicy"]
-        (policy,) = (p for p in policies if p["metadata"]["name"].endswith("-resourceslices"))
-        return any("devices" in v["expression"] for v in policy["spec"]["validations"])
+        (policy,) = (p for p in policies if p["metadata"]["name"].endswith("-kubelet-plugin"))
+        rules = policy["spec"]["validations"]
+        return any("ResourceSlices have no devices" in r.get("message", "") for r in rules)
 
     assert refuses("defaults")
     assert not refuses("scheduler")
