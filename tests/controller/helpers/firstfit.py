@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from dra.claims.claims import SCHEDULER_FINALIZER
 from dra.common.resources import PODS, RESOURCE_CLAIMS, Obj, at
 from dra.gpu.geometry import Occupant
 from dra.gpu.inventory import Inventory
@@ -12,7 +13,7 @@ from dra.resourceslices.partitions import Partition, offered
 from tests.controller.helpers.fakeapi import FakeApi, own_allocation
 from tests.controller.helpers.objects import allocated, copied
 
-_FINALIZER = "resource.kubernetes.io/delete-protection"
+PROTECTION = SCHEDULER_FINALIZER
 
 
 class FirstFit:
@@ -46,27 +47,31 @@ class FirstFit:
         names = [c["resourceClaimName"] for c in pod["spec"]["resourceClaims"]]
         taken, found = [*self._taken(node)], []
         for claim in (copied(self._api.get(RESOURCE_CLAIMS, n)) for n in names):
-            if at(claim, "status", "allocation", default=None):
+            if allocation := at(claim, "status", "allocation", default=None):
+                if _node_of(allocation) != node:
+                    return []
                 found.append(claim)
                 continue
             devices = []
             for wanted in claim["spec"]["devices"]["requests"]:
-                asked = wanted["exactly"]["deviceClassName"]
+                if not wanted.get("exactly", {}).keys() <= {"deviceClassName"}:
+                    return []  # more than this stand-in understands
+                asked = wanted.get("exactly", {}).get("deviceClassName")
                 free = self._first(node, asked, taken)
                 if free is None:
                     return []
                 devices.append(free.name)
                 taken.append(free)
             given = allocated(claim, node, *devices, finalizer=False)
-            finalizers = claim["metadata"].get("finalizers", [])
-            given["metadata"]["finalizers"] = [*finalizers, _FINALIZER]
+            finalizers = (*claim["metadata"].get("finalizers", ()), PROTECTION)
+            given["metadata"]["finalizers"] = [*dict.fromkeys(finalizers)]
             consumer = {"resource": "pods", "uid": pod["metadata"]["uid"]}
             given["status"]["reservedFor"] = [{**consumer, "name": pod["metadata"]["name"]}]
             own_allocation(given, "kube-scheduler")
             found.append(given)
         return found
 
-    def _first(self, node: str, asked: str, taken: list[Partition]) -> Partition | None:
+    def _first(self, node: str, asked: str | None, taken: list[Partition]) -> Partition | None:
         for each in self.lists[node]:
             profile, place, geometry = each.profile, each.placement, each.gpu.geometry
             if profile is None or place is None or geometry is None or each.shared:
@@ -87,6 +92,10 @@ class FirstFit:
             allocation = at(obj, "status", "allocation", default=None)
             if plural != RESOURCE_CLAIMS.plural or not allocation:
                 continue
-            (term,) = allocation["nodeSelector"]["nodeSelectorTerms"]
-            if term["matchFields"][0]["values"] == [node]:
+            if _node_of(allocation) == node:
                 yield from (by_name[r["device"]] for r in allocation["devices"]["results"])
+
+
+def _node_of(allocation: Obj) -> str:
+    (term,) = allocation["nodeSelector"]["nodeSelectorTerms"]
+    return str(term["matchFields"][0]["values"][0])

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from dra.common.resources import (
     PERSISTENT_VOLUME_CLAIMS,
@@ -27,14 +27,22 @@ from dra.gpu.inventory import ClaimRef
 from dra.kube.errors import ConflictError, InvalidError, KubeError, UnavailableError
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.desk import Desk
+from tests.controller.helpers.firstfit import PROTECTION, FirstFit
 from tests.controller.helpers.objects import (
     FINALIZER,
     claim,
     copied,
+    gpu,
+    inventory,
     pod,
     request,
 )
-from tests.controller.world.worldchecks import check_held_once, check_quotas, set_quotas
+from tests.controller.world.worldchecks import (
+    check_held_once,
+    check_quotas,
+    check_writers,
+    set_quotas,
+)
 from tests.controller.world.worldnodes import GPUS, Nodes
 from tests.controller.world.worldobjects import (
     HOPELESS,
@@ -66,10 +74,13 @@ _QUOTAS = {
 class World:
     """Events drawn with ``seed``. ``told`` are, by kind, watch events on their way.
 
-    In every third world classes have quotas.
+    In every third world classes have quotas. kube-scheduler allocates the nodes ``schedulers``; it
+    knows no quotas, so that there are none then.
     """
 
-    def __init__(self, seed: int, *, finalizer_at_creation: bool) -> None:
+    def __init__(
+        self, seed: int, *, finalizer_at_creation: bool, schedulers: Collection[str] = ()
+    ) -> None:
         self.draw = random.Random(seed)
         self.desk = Desk()
         self.born = finalizer_at_creation
@@ -81,12 +92,14 @@ class World:
         self._stored = api.put
         api.put = self._put  # type: ignore[method-assign]
         self.list_volumes()
-        self.nodes = Nodes(self.bench.cluster, self.draw)
+        self.nodes = Nodes(self.bench.cluster, self.draw, schedulers=schedulers)
+        own = [inventory(name, *(gpu(n, name) for n in range(GPUS[name]))) for name in schedulers]
+        self.scheduler = FirstFit(api, own)
         while not self.nodes.told:  # classes are of what some node has told
             self.nodes.be_seen_by(self.bench.cluster)
         self.told["nodes"] = self.nodes.told
         self.settle()
-        self.quotas = _QUOTAS if seed % 3 == 0 else {}
+        self.quotas = _QUOTAS if seed % 3 == 0 and not schedulers else {}
         set_quotas(self.bench, self.quotas)
         api.refuse = lambda _: self._trouble(_STALE, _NO, _SILENCE)
         api.lost = self._meanwhile
@@ -111,6 +124,8 @@ class World:
         ]
         seldom = [self._erase, self._delete_pod, self._fail, self._delete_claim]
         moves = [self._unreserve, self._bind, self._bind, self._go, self.nodes.come]
+        if self.nodes.schedulers:
+            often += [self._allocate, self._allocate]
         self.draw.choice([*often, *seldom, *moves, self._run, self._run])()
         self.check()
 
@@ -125,6 +140,7 @@ class World:
             self.settle()
             self._unreserve()
             for _ in range(4):
+                self._allocate()
                 self._bind()
             self.settle()
             self.bench.run(seconds=10.0)
@@ -147,6 +163,7 @@ class World:
         Nor does a class give out more than its quota.
         """
         check_held_once(self.all("resourceclaims"))
+        check_writers(self.all("resourceclaims"), self.nodes.schedulers)
         check_quotas(self.all("resourceclaims"), self.quotas)
 
     def all(self, plural: str) -> list[tuple[str, Obj]]:
@@ -276,8 +293,29 @@ class World:
             found = self.draw.choice(claims)
             self._change(RESOURCE_CLAIMS, found, status={"allocation": None, "reservedFor": None})
 
+    def _allocate(self) -> None:
+        """kube-scheduler tries pods until one gets its devices; it refuses the others."""
+        pods = [(n, p) for n, p in self.live() if not p["spec"].get("nodeName")]
+        for name, found in self.draw.sample(pods, len(pods)):
+            claims = [self.api.objects.get(("resourceclaims", c)) for c in claims_of(found)]
+            if found["spec"].get("schedulingGates") or all(c and held(c) for c in claims):
+                continue
+            if any(c is None or "deletionTimestamp" in c["metadata"] for c in claims):
+                continue
+            away = {*self.nodes.away, *(n for n in GPUS if self._shuns(found, n))}
+            refused, given = self.scheduler.schedule(name, full=away)
+            for each in given:
+                self.api.put(RESOURCE_CLAIMS, each)
+            if given:
+                return
+            if refused["status"] != found["status"]:
+                self.api.put(PODS, refused)
+
     def _unreserve(self) -> None:
-        """Reservations of pods that have ended are gone, and their own claims are deleted."""
+        """Reservations of pods that have ended are gone, and their own claims are deleted.
+
+        What kube-scheduler allocated, kube-controller-manager takes back.
+        """
         live = {p["metadata"]["uid"] for _, p in self.live()}
         for _, obj in self.all("resourceclaims"):
             reserved = (obj.get("status") or {}).get("reservedFor") or []
@@ -285,8 +323,12 @@ class World:
             owners = {o["uid"] for o in obj["metadata"].get("ownerReferences", ())}
             ends = bool(owners) and not owners & live and not left
             if left != reserved or (ends and "deletionTimestamp" not in obj["metadata"]):
-                status = {"reservedFor": left or None} if reserved else {}
-                metadata = _DELETED if ends else {}
+                status: Obj = {"reservedFor": left or None} if reserved else {}
+                metadata: Obj = _DELETED if ends else {}
+                kept = [f for f in obj["metadata"].get("finalizers", ()) if f != PROTECTION]
+                if not left and len(kept) < len(obj["metadata"].get("finalizers", ())):
+                    status["allocation"] = None
+                    metadata = {**metadata, "finalizers": kept}
                 self._change(RESOURCE_CLAIMS, obj, status=status, metadata=metadata)
 
     def _bind(self) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
+from dra.claims.claims import allocation_managers
 from dra.common.quantity import parse_quantity
 from dra.common.resources import DEVICE_CLASSES, Obj, at
 from dra.gpu.names import MigDevice
@@ -32,6 +33,14 @@ def check_held_once(claims: Iterable[tuple[str, Obj]]) -> None:
                 shares.append(consumed(obj, device))
                 assert len(shares) <= SHARING.shares, f"{device} has {len(shares)} claims"
                 assert sum(shares) <= profile.memory_mib, f"{device} is given {sum(shares)} MiB"
+
+
+def check_writers(claims: Iterable[tuple[str, Obj]], schedulers: Collection[str]) -> None:
+    """kube-scheduler alone writes allocations of its nodes, and none of others."""
+    for name, obj in claims:
+        for where, _, _ in held(obj):
+            (manager,) = allocation_managers(obj["metadata"])
+            assert (manager == "kube-scheduler") == (where in schedulers), f"{name} on {where}"
 
 
 def set_quotas(bench: Bench, quotas: Mapping[str, Mapping[str, int]]) -> None:

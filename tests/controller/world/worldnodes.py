@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 
 from controller.cluster.cluster import Cluster
 from dra.common.resources import Obj
 from dra.gpu.geometry import Placement, Profile
-from dra.gpu.inventory import ClaimRef, Gpu, Instance, InstanceState
+from dra.gpu.inventory import AllocatorKind, ClaimRef, Gpu, Instance, InstanceState
 from dra.gpu.shares import ShareOffer
 from tests.controller.helpers.objects import gpu, mignode, node
 
@@ -25,8 +25,12 @@ def _node(name: str) -> Obj:
 class Nodes:
     """All nodes. ``told`` are watch events on their way; ``late`` ones say nothing now and then."""
 
-    def __init__(self, cluster: Cluster, draw: random.Random) -> None:
+    def __init__(
+        self, cluster: Cluster, draw: random.Random, *, schedulers: Collection[str] = ()
+    ) -> None:
+        """kube-scheduler allocates the nodes ``schedulers``."""
         self.late = True
+        self.schedulers = schedulers
         self.away: set[str] = set()
         self.slices: dict[tuple[str, int, int, str], tuple[Profile, ClaimRef]] = {}
         """Slices that are prepared, by node, GPU, start, and UID of the claim."""
@@ -70,7 +74,9 @@ class Nodes:
         """A node tells what it has; now and then it does not, before something else happens."""
         if name in self.away or (self.late and self._draw.random() < 0.2):
             return
-        told = mignode(name, *(self._gpu(name, minor) for minor in range(GPUS[name])))
+        kind = AllocatorKind.SCHEDULER if name in self.schedulers else AllocatorKind.CONTROLLER
+        gpus = (self._gpu(name, minor) for minor in range(GPUS[name]))
+        told = mignode(name, *gpus, allocator=kind)
         self.told.append(partial(self._cluster.set_mignode, told))
 
     def unprepare(self, names: set[str]) -> None:
