@@ -73,6 +73,13 @@ class Options:
         "End pods of lower priority so that one of higher priority has room.",
         is_flag=True,
     )
+    autoscaler: bool = _flag(
+        "--autoscaler",
+        False,
+        "Where kube-scheduler allocates, send it a few gated pods of each namespace that have no "
+        "room, so that an autoscaler sees them.",
+        is_flag=True,
+    )
     schedulers: tuple[str, ...] = _flag(
         "--scheduler",
         (DEFAULT_SCHEDULER,),

@@ -1,9 +1,9 @@
 """Rules for claims: the label with their node, and their end.
 
 Only the controller mirrors all claims. Each node watches its own claims by a label, and makes their
-slices before kubelet asks for them; with binding conditions no pod is bound before that. Writes
-that allocate put the label on a claim where they can. Other claims get it here: those that
-kube-scheduler allocates at once, and those that we allocated in a burst when the burst is over.
+slices before kubelet asks for them; with binding conditions no pod is bound before that, so that
+the label is written at once. Writes that allocate put the label on a claim where they can. Other
+claims get it here: in a burst, of kube-scheduler's allocations or ours, when the burst is over.
 During a burst the requests for labels would delay the waiting pods more than an early slice gains.
 Without the label a node cannot see that kubelet never asked for a claim.
 """
@@ -54,11 +54,18 @@ def name_node(world: World, known: KnownClaim) -> Iterator[Look | Write]:
     node = _unnamed_node(world, known)
     record = world.cluster.claim_index.records.get(known.claim.ref.uid)
     due: float | None = None
-    if node and known.claim.by_others(world.cluster.driver):
-        due = world.now() if _is_of_node(world, known, node) else None
-    elif node and _may_be_asked_for(world, known):
+    is_others = bool(node) and known.claim.by_others(world.cluster.driver)
+    if is_others and not _is_of_node(world, known, node):
+        node = ""
+    if node and is_others and _is_awaited(known):
+        due = world.now()
+    elif node and (is_others or _may_be_asked_for(world, known)):
         record = world.cluster.claim_index.record(known.claim.ref)
-        due = _label_time(world, known, record)
+        is_first = is_others and record.label_at is None
+        if is_first and world.labels.at_once.take(world.now()):
+            due = world.now()
+        else:
+            due = _label_time(world, known, record)
     if due is not None and due > world.now():
         yield Look(due)
         return
@@ -87,6 +94,12 @@ def _may_be_taken_back(world: World, known: KnownClaim) -> bool:
     """
     pods = world.cluster.pod_index.of_claim(known.claim.ref.key)
     return any(other.claim.allocation is None for pod in pods for other in world.claims_of(pod))
+
+
+def _is_awaited(known: KnownClaim) -> bool:
+    """True if kube-scheduler binds no pod of the claim before its slices are made."""
+    results = at(known.obj, "status", "allocation", "devices", "results")
+    return any(result.get("bindingConditions") for result in results)
 
 
 def _may_be_asked_for(world: World, known: KnownClaim) -> bool:

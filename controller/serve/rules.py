@@ -140,6 +140,9 @@ def place_alone(world: World, record: PodRecord) -> Iterator[Act]:
     found = place(world, pod, problem, nodes)
     if isinstance(found, Wait):
         if found.why is not None and found.why.reason is Reason.WAITING:
+            if (write := steering.send_without_room(world, pod)) is not None:
+                yield write
+                return
             posed = placing.without_excluded(world, problem, nodes)
             yield from making_room.make_room(world, record, posed)
         yield found

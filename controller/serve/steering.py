@@ -81,7 +81,7 @@ def busy(world: World) -> dict[str, str]:
 def await_scheduler(world: World, record: PodRecord) -> Iterator[Act]:
     """Have a pod wait that is on its way; send it again if nobody knows that it was sent."""
     steered = record.steered
-    if steered is None or steered.is_refused:
+    if steered is None or (steered.is_refused and steered.is_sent):
         return
     if not steered.is_sent:
         yield _write(world, record.pod, steered, partial(world.pod_answered, record.pod.key))
@@ -133,6 +133,20 @@ def steer(
     return replace(write, counts=tuple(given.items()))
 
 
+def send_without_room(world: World, pod: Pod) -> Write | None:
+    """The write that sends a gated pod for which no node has room; None if that is of no use.
+
+    An autoscaler makes nodes for pods that kube-scheduler has refused, and knows no others.
+    """
+    is_wanted = world.options.autoscaler and bool(world.cluster.fleet.schedulers)
+    if not is_wanted or not is_gated(world, pod) or wait_for_turn(world, [pod]) is not None:
+        return None
+    record = world.cluster.pod_index.record(pod)
+    record.steered = Steered("", is_refused=True)
+    world.steered[pod.uid] = record
+    return _write(world, pod, record.steered, partial(world.pod_answered, pod.key))
+
+
 def _write(world: World, pod: Pod, steered: Steered, done: Done) -> Write:
     def job() -> Iterator[Obj]:
         yield from world.requests.send_to(pod, steered.node, gate=world.cluster.finalizer)
@@ -152,6 +166,11 @@ def _write(world: World, pod: Pod, steered: Steered, done: Done) -> Write:
 
 def _tell_sent(world: World, pod: Pod, steered: Steered) -> None:
     world.cluster.pod_index.record(pod).gate_lifted = True
+    if not steered.node:
+        world.line.leaves(pod.uid)
+        world.reporter.nominated(pod, "sent to kube-scheduler, so that an autoscaler makes room")
+        return
+    world.labels.last_allocation = world.now()
     world.line.served(pod)
     for profile in filter(None, steered.profiles):
         world.cluster.fleet.demand.observe(profile)
@@ -168,7 +187,7 @@ def note_pod(world: World, pod: Pod) -> None:
     index = world.cluster.pod_index
     record, node = index.records.get(pod.uid), sent_to(pod.obj, driver=world.cluster.driver)
     steered = record.steered if record is not None else None
-    if (steered is None and not node) or world.cluster.finalizer in pod.gates:
+    if (steered is None and node is None) or world.cluster.finalizer in pod.gates:
         return
     if pod.node or not pod.pending or _has_all(world, pod):
         if _has_all(world, pod) or not pod.pending:
@@ -176,10 +195,11 @@ def note_pod(world: World, pod: Pod) -> None:
         return  # else its claims were allocated, which is told soon
     if steered is None:  # sent by a former leader, or its claims were given back
         record = index.record(pod)
-        steered = record.steered = Steered(node, is_sent=True)
+        steered = record.steered = Steered(node or "", is_sent=True)
         world.steered[pod.uid] = record
     steered.is_sent = True
-    is_final = pod.nominated != steered.node or (is_refused(pod.obj) and not pod.needs.preempts)
+    is_final = is_refused(pod.obj) and not pod.needs.preempts  # then the nomination may stay
+    is_final = is_final or not steered.node or pod.nominated != steered.node
     if is_final and not steered.is_refused:
         _refused(world, index.record(pod), steered)
 
@@ -198,8 +218,9 @@ def _refused(world: World, record: PodRecord, steered: Steered) -> None:
     """Note that kube-scheduler found no node for a pod, which is its own from now on."""
     _log.info("refused by kube-scheduler", extra={"pod": str(record.pod), "node": steered.node})
     steered.is_refused = True
-    world.reporter.metrics.steered("refused")
-    world.refusals.refuse(world.cluster.pod_index.template(record.pod), steered.node)
+    if steered.node:
+        world.reporter.metrics.steered("refused")
+        world.refusals.refuse(world.cluster.pod_index.template(record.pod), steered.node)
     _free(world, steered)
 
 
@@ -209,6 +230,7 @@ def _free(world: World, steered: Steered) -> None:
     for claim in claims:
         world.cluster.end_write(claim)
     world.cluster.make_room(steered.node)
+    world.agenda.room_made()  # for those that wait for their turn
 
 
 def _has_all(world: World, pod: Pod) -> bool:

@@ -112,16 +112,14 @@ class Requests:
         return self._change_pod(pod, is_still(f"{path}/name", gate), {"op": "remove", "path": path})
 
     def send_to(self, pod: Pod, node: str, *, gate: str) -> Iterator[Obj]:
-        """Nominate a node for a pod, with the condition that says so, then lift the gate.
+        """Nominate a node for a pod, if one is given, and say so; then lift the gate.
 
         Raises:
             ConflictError: the pod's gates have changed, or there is another pod of the name.
         """
         sent = f"{self.driver}/{SENT}"
-        more = {"nominatedNodeName": node}
-        yield self.set_condition(
-            pod, sent, status="True", reason="Nominated", message=node, more=more
-        )
+        reason, more = ("Nominated", {"nominatedNodeName": node}) if node else ("NoRoom", {})
+        yield self.set_condition(pod, sent, status="True", reason=reason, message=node, more=more)
         yield self.lift_gate(pod, gate)
 
     def nominate(self, pod: Pod, node: str) -> Obj:

@@ -43,13 +43,14 @@ def claims_allocated(driver: str) -> str:
 SENT = "SentToScheduler"
 """End of the type of a pod's condition: True once it was sent to kube-scheduler.
 
-Its message is the node that was nominated for the pod.
+Its message is the node that was nominated for the pod; empty where none has room.
 """
 
 
-def sent_to(pod: Mapping[str, Any], *, driver: str) -> str:
-    """Node for which a pod, as JSON, was sent to kube-scheduler; empty if it was not."""
-    return next((c["message"] for c in _conditions(pod) if c["type"] == f"{driver}/{SENT}"), "")
+def sent_to(pod: Mapping[str, Any], *, driver: str) -> str | None:
+    """Node for which a pod, as JSON, was sent to kube-scheduler, "" for none; None if not sent."""
+    sent = (c for c in _conditions(pod) if c["type"] == f"{driver}/{SENT}")
+    return next((c.get("message") or "" for c in sent), None)
 
 
 def is_refused(pod: Mapping[str, Any]) -> bool:

@@ -11,9 +11,11 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from dra.common.resources import Obj
 from hack.cluster.api import Api
 from hack.cluster.binaries import Binaries
 from hack.cluster.controlplane import ADMIN
@@ -21,7 +23,7 @@ from hack.cluster.installation import apply
 from hack.cluster.machine import free_ports
 from sim.processes import Process
 from tests.cluster.harness.pods import add_fake_node, pod
-from tests.cluster.harness.schedulersite import A100, Site, node, site, template
+from tests.cluster.harness.schedulersite import A100, FINALIZER, Site, node, site, template
 from tests.cluster.harness.workload import SLEEPING
 
 PROGRAM = "cluster-autoscaler"
@@ -88,16 +90,16 @@ def scaling(site: Site, binaries: Binaries, home: Path) -> Iterator[Process]:
         program.stop()
 
 
-def start(api: Api, name: str) -> str:
+def start(api: Api, name: str, **spec: Any) -> str:
     claims = {"slice": {"resourceClaimTemplateName": "mig-1g.5gb"}}
-    api.create(pod(name, SLEEPING, claims=claims))
+    api.create(pod(name, SLEEPING, claims=claims, **spec))
     return name
 
 
-def fill(made: Site, group: str) -> None:
+def fill(made: Site, group: str, **spec: Any) -> None:
     """Give out all slices of the one GPU of the node that is there."""
     template(made.api, "mig-1g.5gb")
-    pods = [start(made.api, f"filling-{number}") for number in range(SLICES)]
+    pods = [start(made.api, f"filling-{number}", **spec) for number in range(SLICES)]
     made.wait("a full GPU", lambda: all(node(made.api, each) == group for each in pods))
 
 
@@ -107,16 +109,20 @@ def reasons(api: Api, name: str) -> set[str]:
     return {each["reason"] for each in events}
 
 
-def test_a_node_is_made_for_a_slice_where_kube_scheduler_allocates(
-    with_autoscaler: Binaries, root: Path
+GATED = {"schedulingGates": [{"name": FINALIZER}]}
+
+
+@pytest.mark.parametrize("spec", [{}, GATED], ids=["plain", "steered"])
+def test_a_node_is_made_for_a_slice_where_kube_scheduler_allocates_and_goes_again(
+    with_autoscaler: Binaries, root: Path, spec: Obj
 ) -> None:
     """Two pods more than there is room for: one new node has room for both."""
-    home = root / "ca"
-    with site(with_autoscaler, home, {"theirs": ("scheduler", 1)}, {}) as made:
+    home, nodes = root / f"ca{len(spec)}", {"theirs": ("scheduler", 1)}
+    with site(with_autoscaler, home, nodes, {}, controller_flags=("--autoscaler",)) as made:
         api, driver = made.api, made.driver
         made.wait("slices", lambda: made.published("theirs"))
-        fill(made, "theirs")
-        more = [start(api, f"more-{number}") for number in range(2)]
+        fill(made, "theirs", **spec)
+        more = [start(api, f"more-{number}", **spec) for number in range(2)]
         mark(api, "theirs")
         with scaling(made, with_autoscaler, home):
             made.wait("a node", lambda: len(api.list("Node")) > 1, timeout=120)
@@ -135,6 +141,10 @@ def test_a_node_is_made_for_a_slice_where_kube_scheduler_allocates(
                 made.wait("pods", lambda: all(node(api, each) == new for each in more))
                 made.assert_disjoint()
                 assert len(api.list("Node")) == 2
+                for each in more:
+                    api.delete("Pod", each, grace=0)
+                made.wait("one node less", lambda: api.find("Node", new) is None, timeout=120)
+                assert api.find("Node", "theirs")
             finally:
                 plugin.stop()
 

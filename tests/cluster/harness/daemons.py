@@ -111,6 +111,7 @@ class Driver:
         *,
         name: str = DRIVER,
         schedulers: tuple[str, ...] = (),
+        controller_flags: tuple[str, ...] = (),
     ) -> None:
         self.control_plane = control_plane
         self._name = name
@@ -126,6 +127,7 @@ class Driver:
             *("--driver-name", name),
             *("--kubeconfig", str(control_plane.kubeconfig(controlplane.MIG_CONTROLLER))),
             *(f"--scheduler={each}" for each in schedulers),
+            *controller_flags,
         )
         self._stack = contextlib.ExitStack()
 

@@ -89,7 +89,7 @@ def test_the_controller_sets_our_condition_and_changes_nothing_else_of_a_status(
         {"conditions": [{"type": "Ready", "status": "True"}]},
     ):
         answer = refusal(controller, "PATCH", where, **patched(status))
-        assert (answer[0], "ClaimsAllocated and nominatedNodeName only" in answer[1]) == (
+        assert (answer[0], "SentToScheduler and nominatedNodeName only" in answer[1]) == (
             403,
             True,
         ), status
@@ -113,8 +113,8 @@ def test_the_controller_nominates_nodes_for_pods_with_claims_only(
         body = {"status": {"nominatedNodeName": node}}
         return refusal(api, "PATCH", f"{PODS}/{name}/status", body=body, content=MERGE)
 
-    status, text = nominate(controller, "plain", "node-a")
-    assert (status, "nominate nodes only for pods with claims" in text) == (403, True), text
+    code, text = nominate(controller, "plain", "node-a")
+    assert (code, "nominate nodes only for pods with claims" in text) == (403, True), text
     api, where = controller, f"{PODS}/asks/status"
     for node in ("node-a", None):
         body = {"status": {"nominatedNodeName": node}}
@@ -122,5 +122,13 @@ def test_the_controller_nominates_nodes_for_pods_with_claims_only(
         assert found["status"].get("nominatedNodeName") == node
     admin.patch("Pod", "asks", {"status": {"nominatedNodeName": "b"}}, subresource="status")
     assert nominate(controller, "asks", "node-a")[0] == 403, "of another it is not replaced"
-    for name in ("asks", "plain"):
+    ours: dict[str, Any] = {"schedulingGates": [{"name": f"{DRIVER}/allocation"}]}
+    admin.create(pod("gated", containers, claims=claims, **ours))
+    admin.patch("Pod", "gated", {"status": {"nominatedNodeName": "b"}}, subresource="status")
+    sent = {"type": f"{DRIVER}/SentToScheduler", "status": "True", "reason": "Nominated"}
+    status = {"nominatedNodeName": "node-a", "conditions": [sent | {"message": "node-a"}]}
+    where = f"{PODS}/gated/status"
+    found = controller.request("PATCH", where, body={"status": status}, content=STRATEGIC)
+    assert found["status"]["nominatedNodeName"] == "node-a", "behind our gate it is"
+    for name in ("asks", "plain", "gated"):
         admin.delete("Pod", name, grace=0)

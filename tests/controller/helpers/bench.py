@@ -69,6 +69,7 @@ class Bench:
         evict_failed: bool = False,
         moves_per_hour: int = 0,
         preemption: bool = False,
+        autoscaler: bool = False,
         evaluator: Evaluator | None = None,
         asking: Send = inline,
     ) -> None:
@@ -103,6 +104,7 @@ class Bench:
             evict_failed=evict_failed,
             moves_per_hour=moves_per_hour,
             preemption=preemption,
+            autoscaler=autoscaler,
             node_classes=node_classes,
         )
         self.world = World(

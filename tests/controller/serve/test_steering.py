@@ -295,13 +295,23 @@ def test_what_kube_scheduler_allocated_is_never_given_back_by_us() -> None:
     assert site.bench.devices("p-0"), "unbound for twenty minutes"
 
 
-def test_slices_held_back_for_another_are_not_taken_by_a_pod_that_is_sent() -> None:
-    site = Site("a")
-    fleet = site.bench.cluster.fleet
-    site.ask("p", "1g.5gb")
-    site.bench.cluster.set_node(node("a", cpu="0"))
+def test_a_few_pods_without_room_are_sent_where_an_autoscaler_has_to_see_them() -> None:
+    site = Site("a", autoscaler=True)
+    site.ask("large", "7g.40gb")
+    assert site.run() == {"nominated": 1}
+    for number in range(steering.MOST_REFUSED_OF_ONE + 4):
+        site.ask(f"p{number:02}", "1g.5gb")
     site.watch()
-    state = fleet.nodes["a"].gpus[0]
-    first = state.moves()[19][0].placement
-    assert not site.sent()
-    assert first.start == 6
+    sent = [*site.sent()]
+    assert sent == [f"p{n:02}" for n in range(steering.MOST_REFUSED_OF_ONE)]
+    assert {*site.sent().values()} == {""}
+    more = inventory("b", gpu(0, "b"))
+    site.names = ("a", "b")
+    site.scheduler.lists |= FirstFit(site.bench.api, [more]).lists
+    site.be_seen_by(site.bench)
+    for name in sent:
+        site.schedule(name)
+    site.run()
+    pods = [o["spec"] for (kind, _), o in site.bench.api.objects.items() if kind == "pods"]
+    assert sum("nodeName" in spec for spec in pods) == 8, "as many as there is room for"
+    assert len(site.sent()) == 5, "those that were behind have their turn"

@@ -42,6 +42,7 @@ BY_VALUE: dict[str, dict[str, Given]] = {
         "--finalizer-at-creation": ("finalizerAtCreation.enabled", False, False),
         "--eager-creation": ("eagerCreation.enabled", False, False),
         "--evict-failed": ("evictFailed.enabled", True, True),
+        "--autoscaler": ("autoscaler.enabled", True, True),
         "--moves-per-hour": ("defrag.movesPerHour", 6, 6),
         "--preemption": ("preemption.enabled", True, True),
         "--scheduler": (
