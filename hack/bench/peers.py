@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from operator import add, itemgetter
 
 from dra.allocator.moves import Move, MoveTable
 from dra.allocator.score import POLICIES, Cost
 from dra.gpu.geometry import Usage
+from dra.resourceslices.partitions import placements_in_order
 from hack.bench.fleet import Cheapest, Chooser, Device, Fleet, Judge, State, judge
 
 
@@ -89,12 +91,45 @@ def kube(fleet: Fleet) -> Chooser:
     return choose
 
 
+def steered(fleet: Fleet) -> Chooser:
+    """The node whose next devices cost least by the default policy.
+
+    kube-scheduler takes the first free ones of the node, in the published order.
+    """
+    price = judge(fleet, POLICIES["sws"])
+
+    def first(gpus: Sequence[int], name: str, count: int) -> tuple[Cost, list[Device]]:
+        found, total = list[Device](), Cost()
+        for gpu in gpus:
+            table, usage, instances = fleet.boards[gpu].state
+            profile = table.geometry.by_name(name)
+            if profile is None:
+                continue
+            for place in placements_in_order(table.geometry, profile):
+                free = {move.placement: move for move in table.moves(usage, profile)}
+                if place in free and len(found) < count:
+                    cost = price((table, usage, instances), free[place])
+                    total = tuple(map(add, total, cost)) if total else cost
+                    found.append(Device(gpu, profile, free[place]))
+                    usage, instances = free[place].after, instances + 1
+        return total, found
+
+    def choose(name: str, count: int) -> Sequence[Device] | None:
+        unlike = {tuple(fleet.boards[g].state for g in gpus): gpus for gpus in fleet.nodes[::-1]}
+        each = [first(gpus, name, count) for gpus in sorted(unlike.values())]
+        enough = [(cost, found) for cost, found in each if len(found) == count]
+        return min(enough, key=itemgetter(0))[1] if enough else None
+
+    return choose
+
+
 def _of_product(name: str) -> Callable[[Fleet], Chooser]:
     return lambda fleet: Cheapest(fleet, judge(fleet, POLICIES[name]), changes=name == "sws")
 
 
 PEERS: Mapping[str, Callable[[Fleet], Chooser]] = {
     "kube": kube,
+    "steered": steered,
     "first-fit": lambda fleet: Cheapest(fleet, first_fit, changes=False),
     "mfi": lambda fleet: Cheapest(fleet, mfi, changes=False),
     "fgd": lambda fleet: Cheapest(fleet, fgd(fleet)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from dra.allocator.allocate import Allocator
 from dra.allocator.moves import MoveTable
 from dra.allocator.score import POLICIES
 from dra.gpu.geometry import Occupant, Placement
+from dra.gpu.inventory import AllocatorKind
 from hack.bench import allocate, cluster, objects, openb, placement
 from hack.bench.fleet import Cheapest, Fleet, judge
 from hack.bench.objects import geometry
@@ -20,7 +22,7 @@ from hack.bench.peers import PEERS, fragmentation
 from hack.bench.play import Ask, play
 from hack.bench.site import partitionable
 from tests.controller.helpers.deciding import problem
-from tests.controller.helpers.objects import claim, gpu, mignode, request
+from tests.controller.helpers.objects import FINALIZER, claim, gpu, mignode, request
 from tests.controller.helpers.objects import cluster as cluster_of
 from tests.dra.gpus import A100
 
@@ -48,23 +50,28 @@ def test_every_policy_has_a_row_in_every_placement_table(scenario: str, tmp_path
     assert rows == list(PEERS)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", [*POLICIES, "steered"])
 def test_the_benchmarks_fleet_places_as_the_product_does(policy: str) -> None:
     """Slices and sets of slices come and go; node, GPU and start are the same each time."""
-    names = ["node-a", "node-b", "node-c"]
+    names, is_steered = ["node-a", "node-b", "node-c"], policy == "steered"
     known = cluster_of(*names)
+    kind = AllocatorKind.SCHEDULER if is_steered else AllocatorKind.CONTROLLER
     for name in names:
-        known.set_mignode(mignode(name, gpu(0, name), gpu(1, name)))
+        known.set_mignode(mignode(name, gpu(0, name), gpu(1, name), allocator=kind))
     ours = Fleet([[A100, A100]] * len(names))
-    choose = Cheapest(ours, judge(ours, POLICIES[policy]))
+    choose = PEERS["steered"](ours)
+    policy = "sws" if is_steered else policy
+    if not is_steered:
+        choose = Cheapest(ours, judge(ours, POLICIES[policy]))
     draw, held, refused = random.Random(3), [], 0
     for number in range(120):
         profile = draw.choice([p.name for p in A100.profiles if not p.is_variant])
-        count = draw.choice((1, 1, 1, 2, 3))
+        count = 1 if is_steered else draw.choice((1, 1, 1, 2, 3))
         asked = request("r", f"mig-{profile}", count=count)
         parameters = {"apiVersion": API_VERSION, "kind": KIND, "placement": {"policy": policy}}
         config = [{"opaque": {"driver": "mig.dra.dev", "parameters": parameters}}]
         found = problem(known, claim(f"c{number}", asked, config=config))
+        found = replace(found, pod=replace(found.pod, gates=(FINALIZER,)))
         decision = Allocator(known.fleet, known.hosts).decide(found)
         devices = choose(profile, count)
         places = sorted((d.gpu, d.move.placement) for d in devices or ())
