@@ -107,7 +107,12 @@ class Explainer:
         if misfit is not None:
             text = f"its claim {seats[0].claim} is allocated on {seats[0].node} alone, where it "
             elsewhere = finding(Why.NOT_THERE, f"{text}does not fit: {misfit.message}")
-        return Verdict(*find_seated(pod, seats, self._facts, told, elsewhere=elsewhere))
+        verdict = Verdict(*find_seated(pod, seats, self._facts, told, elsewhere=elsewhere))
+        held = {seat.claim.key for seat in seats if seat.slot and seat.slot.profile}
+        if missed := self._judge.near_miss(held):
+            found = (*verdict.findings, finding(Reason.NEAR_MISS, missed))
+            verdict = replace(verdict, findings=found)
+        return verdict
 
     def _before_claims(self, pod: Pod) -> Verdict | None:
         """Verdict on a pod that has ended or lacks a claim; None if its claims decide."""
@@ -212,6 +217,9 @@ class Explainer:
         else:
             said = self._facts.condition(problem.pod)
             findings = find_waiting(found, self._facts, said, preemption=preemption)
+            wants = (want for claim in problem.claims for want in claim.wants)
+            if missed := self._judge.missed_by(e for want in wants for e in want.expressions):
+                findings = (*findings, finding(Reason.NEAR_MISS, missed))
         return Verdict(Progress.WAITING, findings, found.nodes, wanted)
 
     def _shared(self, made: list[KnownClaim]) -> str:

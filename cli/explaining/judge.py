@@ -18,8 +18,10 @@ from dra.allocator.problem import Examined, Problem, examine
 from dra.cel.kinds import Kinds
 from dra.cel.questions import Evaluator
 from dra.claims.claims import Claim
+from dra.claims.nearmisses import find_near_miss
 from dra.claims.reader import KnownClaim, ReadClaims, Reader, read_claims
 from dra.claims.reasons import Obstacle, Reason
+from dra.common.resources import ObjectKey
 from dra.gangs.decision import (
     Count,
     GangDecision,
@@ -95,6 +97,16 @@ class Judge:
         """Why ``pod`` does not fit on ``node``, whatever is free on its GPUs; None if it fits."""
         rules = find_rules(pod, self._facts.hosts)
         return self.allocator.find_misfit(Problem(pod, (), rules=rules), node)
+
+    def near_miss(self, claims: Iterable[ObjectKey]) -> str:
+        """What the selectors of claims miss by little; empty if nothing."""
+        read = (self.reader.expressions(self._facts.claims[key].claim) for key in claims)
+        return self.missed_by(e for each in read for texts in each for e in texts)
+
+    def missed_by(self, expressions: Iterable[str]) -> str:
+        """What selectors miss by little on a GPU of this cluster; empty if nothing."""
+        geometries = (view.gpu.geometry for view in self._facts.site.gpus)
+        return find_near_miss(expressions, dict.fromkeys(filter(None, geometries)))
 
     def preemption(self, problem: Problem) -> Preemption | None:
         """Pods that have to end for ``problem``, which fits nowhere; None if that is no help."""

@@ -37,6 +37,7 @@ from dra.claims.classes import (
     read_class,
     read_quota,
 )
+from dra.claims.nearmisses import find_near_miss
 from dra.claims.reader import Reader
 from dra.claims.reasons import Obstacle, Reason
 from dra.claims.requests import RequestedSettings
@@ -180,6 +181,14 @@ class Manifests:
                 )
         return ""
 
+    def near_miss(self, request: Request) -> str:
+        """What a request of ours misses by little, on some product; empty if nothing."""
+        if self.kinds is None:
+            return ""
+        claim = Claim(ClaimRef("", "", ""), "", (request,))
+        wanted = [e for each in self._reader(self.kinds).expressions(claim) for e in each]
+        return find_near_miss(wanted, (g.geometry for g in self._gpus.gpus if g.geometry))
+
     def _reader(self, kinds: Kinds) -> Reader:
         return Reader(self.driver, kinds, self.device_classes)
 
@@ -280,6 +289,8 @@ def _classes(spec: ClaimSpec, known: Manifests) -> Iterator[Remark]:
         reasons = [known.unmatched(choice) for choice in request.choices]
         if all(reasons):
             yield document.remark(Level.WARNING, (*where, index), reasons[0])
+        elif missed := next(filter(None, map(known.near_miss, request.choices)), ""):
+            yield document.remark(Level.HINT, (*where, index), missed)
 
 
 def _together(spec: ClaimSpec) -> Iterator[Remark]:

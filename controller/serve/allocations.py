@@ -17,6 +17,8 @@ from controller.write.in_flight import WriteAnswer
 from dra.allocator.problem import Decision
 from dra.claims.allocation import node_label
 from dra.claims.claims import Claim, read_claim
+from dra.claims.nearmisses import find_near_miss
+from dra.claims.reasons import Obstacle, Reason
 from dra.claims.wants import ClaimWants
 from dra.common.resources import Obj, ObjectKey, at
 from dra.kube.errors import ConflictError, KubeError, UnavailableError
@@ -215,6 +217,19 @@ def _tell(world: World, pod: Pod, obj: Obj, write: AllocationWrite) -> None:
         passed_over = "the search for earlier alternatives of the pod's requests was"
         message = f"{message}; {passed_over} {decision.given_up}"
     world.reporter.allocated(pod, obj, message, profiles=[p.profile for p in picks])
+    _tell_near_miss(world, write)
+
+
+def _tell_near_miss(world: World, write: AllocationWrite) -> None:
+    """Tell a claim that its selectors miss a smaller profile of its node by little."""
+    known = world.cluster.claims.get(write.wants.claim.ref.key)
+    picked = {p.request for p in write.decision.of(write.wants.claim.ref) if p.profile}
+    chosen = (w for each in write.wants.choices for w in each if w.request in picked)
+    gpus = world.cluster.fleet.gpus_of(write.decision.node)
+    geometries = dict.fromkeys(gpu.geometry for gpu in gpus if gpu.geometry is not None)
+    text = find_near_miss((e for want in chosen for e in want.expressions), geometries)
+    if known is not None and text:
+        world.reporter.on_claim(known, Obstacle(Reason.NEAR_MISS, text), warning=False)
 
 
 def _as_stored(world: World, key: ObjectKey, obj: Obj) -> Claim:

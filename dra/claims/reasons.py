@@ -40,6 +40,7 @@ class Reason(StrEnum):
     REFUSED = "AllocationRefused"
     PREPARE_FAILED = PREPARE_FAILED
     UNSEEN = "DeviceNotUsed"
+    NEAR_MISS = "ProfileMissed"
     EVICTED = "PodEvicted"
     NOT_EVICTED = "PodNotEvicted"
     MAKING_ROOM = "MakingRoom"

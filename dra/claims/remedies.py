@@ -48,6 +48,7 @@ _REMEDIES: Mapping[str, str] = {
     GpuReason.CREATION_FAILED: "dmesg on the node, if it goes on; then " + _RESET,
     NodeReason.IN_USE: "end what is named, where nothing is most likely a monitor such as DCGM",
     NodeReason.NOT_REMOVED: "it is tried again; if it does not pass, " + _RESET,
+    Reason.NEAR_MISS: "what the message says; or nothing, if the larger slice is wanted",
     Reason.UNSEEN: "delete the pod, and create it anew with containers that name the claim and its "
     "requests (kubectl mig lint checks it offline)",
     NodeReason.FOREIGN: "destroy it by hand if nobody needs it (nvidia-smi mig -dci, then -dgi, "

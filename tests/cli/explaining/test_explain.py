@@ -14,7 +14,7 @@ from dra.gpu.inventory import ClaimRef
 from tests.cli.conftest import Mig
 from tests.cli.explaining.situations import SITUATIONS, WAITS, Situation, all_taken, waiting_pod
 from tests.cli.world import World
-from tests.controller.helpers.objects import gpu, instance, pod, request
+from tests.controller.helpers.objects import allocated, gpu, instance, pod, request
 
 
 @pytest.fixture
@@ -386,3 +386,20 @@ def test_the_answer_comes_first_and_many_nodes_are_counted(classes: World, mig: 
     (line,) = [each for each in short if "GPUs: " in each and "19 nodes" in each]
     assert line.endswith("GPUs: 76 GpuLost")
     assert len(mig("explain", WAITS, "-o", "wide").out.splitlines()) > 80
+
+
+def test_a_selector_that_misses_a_profile_by_little_is_told_before_and_after(
+    classes: World, mig: Mig
+) -> None:
+    classes.add_node("node-a")
+    memory = "device.capacity['mig.dra.dev'].memory.compareTo(quantity('20Gi')) >= 0"
+    asked = request("r", "mig.dra.dev", memory)
+    made = classes.add_claim("c", asked)
+    classes.add_pod(WAITS, "c")
+    waiting = mig("explain", WAITS, "-o", "json").json["findings"]
+    status = allocated(made, "node-a", "gpu-0-mig-7g40gb-0-0")["status"]
+    classes.set_status(RESOURCE_CLAIMS, made, status)
+    seated = mig("explain", WAITS, "-o", "json").json["findings"]
+    for found in (waiting, seated):
+        (missed,) = [each for each in found if each["reason"] == "ProfileMissed"]
+        assert "3g.20gb with 19968Mi misses by little: the next is 7g.40gb" in missed["message"]

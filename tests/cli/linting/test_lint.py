@@ -241,6 +241,15 @@ def test_a_selector_that_no_product_fulfils_is_told(
     assert ("it selects no device of the 14 products" in ran.out) is not may_match, ran.out
 
 
+def test_a_selector_that_misses_a_profile_by_little_is_hinted_at(lint: Command) -> None:
+    memory = "device.capacity['mig.dra.dev'].memory.isGreaterThan(quantity('{}'))"
+    for amount, missed in (("20Gi", True), ("19Gi", False), ("900Gi", False)):
+        cel = f'{{expression: "{memory.format(amount)}"}}'
+        selector = f"mig.dra.dev\n          selectors: [{{cel: {cel}}}]"
+        ran = lint(POD + TEMPLATE.replace("mig-1g.5gb", selector), "--hints")
+        assert ("ask by class mig-min-20gb" in ran.out) is missed, ran.out
+
+
 def test_only_pods_whose_claims_are_all_ours_are_told_of_the_gate(lint: Command) -> None:
     for name, driver, is_ours in (
         ("mig-1g.5gb", "mig.dra.dev", True),

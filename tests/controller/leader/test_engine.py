@@ -43,6 +43,19 @@ def test_a_waiting_pod_gets_its_slice_finalizer_first() -> None:
     assert event[3].startswith("claim c: allocated 1g.5gb at ")
 
 
+@pytest.mark.parametrize(("asked", "taken", "says"), [("20Gi", "7g", True), ("19Gi", "3g", False)])
+def test_a_claim_whose_selector_misses_a_profile_by_little_is_told_so(
+    asked: str, taken: str, *, says: bool
+) -> None:
+    bench = Bench("node-a")
+    memory = f"device.capacity['mig.dra.dev'].memory.compareTo(quantity('{asked}')) >= 0"
+    bench.serve("p", "c", request("r", "mig.dra.dev", memory))
+    assert f"-mig-{taken}" in bench.devices("c")[0]
+    assert bench.recorder.reasons("c") == ["ProfileMissed"] * says
+    told = " ".join(e[3] for e in bench.recorder.events)
+    assert ("by class mig-min-20gb, or for quantity('19968Mi')" in told) is says
+
+
 def test_a_pod_whose_containers_get_no_device_is_told_so_once_it_has_one() -> None:
     bench = Bench("node-a")
     bench.claim(claim("c"))
