@@ -61,6 +61,7 @@ def inventory(node: str, shape: Geometry) -> Inventory:
             minor=minor,
             uuid=f"GPU-{node}-{minor}",
             product_name="NVIDIA A100-SXM4-80GB",
+            pci_bus_id=f"0000:{7 + 8 * minor:02x}:00.0",
             memory_mib=81920,
             multiprocessors=108,
             mig_enabled=True,

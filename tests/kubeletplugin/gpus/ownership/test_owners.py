@@ -66,6 +66,18 @@ def present(bench: GpuBench) -> tuple[GpuInstance, ...]:
     return list_gpu_instances(bench.session, bench.unit.uuid, geometry)
 
 
+@pytest.mark.parametrize(
+    "differs", [{"boot_id": "before"}, {"gi_id": 99}, {"profile_id": 14}, {"placement": ELSEWHERE}]
+)
+def test_an_entry_that_differs_in_boot_id_or_place_owns_no_instance(
+    bench: GpuBench, differs: dict[str, object]
+) -> None:
+    entry = bench.made("a", State.PREPARED)
+    assert [*bench.identity.owners(present(bench), [entry]).values()] == [entry]
+    other = replace(entry, **differs)  # type: ignore[arg-type]
+    assert bench.identity.owners(present(bench), [other]) == {}
+
+
 def test_owners_are_the_entries_of_instances_and_others_have_none(bench: GpuBench) -> None:
     bench.machine.create_slice(0, "2g.10gb", start=2)
     remade = bench.made("remade", State.PREPARED, ELSEWHERE)
