@@ -27,6 +27,7 @@ PlacementPolicy = Literal["sws", "best-fit", "spread"]
 NodePolicy = Literal["none", "binpack", "spread"]
 NodeResource = Literal["gpu-memory", "cpu", "memory"]
 OnFailure = Literal["wait", "evict"]
+BindWhen = Literal["allocated", "made"]
 Tenants = Literal["namespace", "any"]
 Strategy = Literal["None", "TimeSlicing", "MPS"]
 
@@ -153,9 +154,12 @@ class PreparationConfig(
     ``on_failure``: action for a bound pod whose slice its node cannot make, or has failed to make
     several times. ``wait``: the pod stays where it is. ``evict``: the controller evicts the pod, if
     the administrator permits that, so that its owner makes another pod.
+    ``bind_when``: event upon which a pod may be bound: its claims are ``allocated``, or their
+    slices are ``made``.
     """
 
     on_failure: OnFailure = "wait"
+    bind_when: BindWhen = "allocated"
 
 
 class ShareConfig(

@@ -175,6 +175,10 @@ POD_BINDING = 600.0
 # minutes (``podMaxInUnschedulablePodsDuration``).
 POD_NOT_BOUND = 360.0
 
+# Unused allocations stay with a pod while kube-scheduler may wait for their slices: a minute more
+# than the default of ``bindingTimeout`` of its plugin DynamicResources.
+SCHEDULER_AWAITS = 660.0
+
 # Slices are tried again for a pod that could not use them: kube-scheduler allocates a claim of
 # another driver only once ours are there.
 POD_HINDERED_AGAIN = (30.0, 300.0)

@@ -172,11 +172,15 @@ class PodRecord:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AllocationWrite:
-    """One claim's part of a decision; ``uncertain``: an earlier write of it may have succeeded."""
+    """One claim's part of a decision; ``uncertain``: an earlier write of it may have succeeded.
+
+    ``awaits_slices``: its pod is to be bound once its slices are made.
+    """
 
     wants: ClaimWants
     decision: Decision
     uncertain: bool = False
+    awaits_slices: bool = False
 
 
 @dataclass(slots=True)

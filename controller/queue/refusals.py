@@ -206,6 +206,12 @@ class Refusals:
         """The monotonic time at which the next GPU is let in again, or its failure is forgotten."""
         return self._gpus.due
 
+    def remembers(self, node: str) -> bool:
+        """True if a slice could not be made on a GPU of ``node`` lately."""
+        inventory = self._cluster.inventory(node)
+        gpus = inventory.gpus if inventory is not None else ()
+        return any(self._gpus.remembers((node, gpu.name)) for gpu in gpus)
+
     def note_failures(self, node: str) -> None:
         """Leave out the GPUs of failed Prepares in a node's MigNode that were not noted before."""
         inventory = self._cluster.inventory(node)

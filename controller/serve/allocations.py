@@ -38,10 +38,15 @@ def allocate(  # noqa: PLR0913 - the decision, and what comes after it
     done: Done,
     *,
     lifts_gate: bool = True,
+    awaits_slices: bool = False,
 ) -> Write:
-    """The write of ``decision``, which has all that ``pod`` lacks, and of its gate if wanted."""
+    """The write of ``decision``, which has all that ``pod`` lacks, and of its gate if wanted.
+
+    ``awaits_slices``: the pod is to be bound once its slices are made (``serve.binding``).
+    """
     lifting = lifts_gate and is_gated(world, pod)
-    return _write(world, pod, [AllocationWrite(w, decision) for w in claims], done, lifting=lifting)
+    writes = [AllocationWrite(w, decision, awaits_slices=awaits_slices) for w in claims]
+    return _write(world, pod, writes, done, lifting=lifting)
 
 
 def repeat_uncertain_writes(world: World, record: PodRecord) -> Iterator[Act]:
@@ -106,7 +111,7 @@ def _write(
         for w in writes
         if finalizer in w.wants.claim.finalizers and not _was_labelled(world, w.wants.claim)
     ]
-    labelled = [w for w in late if world.labels.at_once.take(world.now())]
+    labelled = [w for w in late if w.awaits_slices or world.labels.at_once.take(world.now())]
     return Write(
         # While the gate of a pod is being lifted, nothing may be written to its claims.
         tuple(w.wants.claim.ref.key for w in writes) if writes else pod.claim_keys,
@@ -143,7 +148,9 @@ def _requests(  # noqa: PLR0913 - what is written
             claim = read_claim(stored)
         picks = decision.of(claim.ref)
         config = write.wants.config(p.request for p in picks)
-        stored = writer.allocate(claim, decision, config=config, pod=pod)
+        stored = writer.allocate(
+            claim, decision, config=config, pod=pod, awaits_slices=write.awaits_slices
+        )
         yield stored
         last[claim.ref.uid] = stored
     if lifting:

@@ -19,6 +19,7 @@ from controller.cluster.records import ClaimRecord
 from controller.serve.giving_back import give_back_failed_prepare, is_on_node
 from controller.serve.world import Look, World, Write
 from dra.cel.offers import UnansweredError
+from dra.claims.conditions import awaits_slices
 from dra.claims.reader import KnownClaim
 from dra.common.resources import ObjectKey, at
 
@@ -54,10 +55,11 @@ def name_node(world: World, known: KnownClaim) -> Iterator[Look | Write]:
     node = _unnamed_node(world, known)
     record = world.cluster.claim_index.records.get(known.claim.ref.uid)
     due: float | None = None
-    is_others = bool(node) and known.claim.by_others(world.cluster.driver)
+    driver = world.cluster.driver
+    is_others = bool(node) and known.claim.by_others(driver)
     if is_others and not _is_of_node(world, known, node):
         node = ""
-    if node and is_others and _is_awaited(known):
+    if node and awaits_slices(known.obj, driver=driver):
         due = world.now()
     elif node and (is_others or _may_be_asked_for(world, known)):
         record = world.cluster.claim_index.record(known.claim.ref)
@@ -94,12 +96,6 @@ def _may_be_taken_back(world: World, known: KnownClaim) -> bool:
     """
     pods = world.cluster.pod_index.of_claim(known.claim.ref.key)
     return any(other.claim.allocation is None for pod in pods for other in world.claims_of(pod))
-
-
-def _is_awaited(known: KnownClaim) -> bool:
-    """True if kube-scheduler binds no pod of the claim before its slices are made."""
-    results = at(known.obj, "status", "allocation", "devices", "results")
-    return any(result.get("bindingConditions") for result in results)
 
 
 def _may_be_asked_for(world: World, known: KnownClaim) -> bool:

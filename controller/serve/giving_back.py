@@ -18,11 +18,12 @@ from functools import partial
 
 from controller import times
 from controller.cluster.records import Idle, PodRecord, Rest
+from controller.serve.binding import may_wait_until
 from controller.serve.world import Act, Look, World, Write
 from dra.allocator.admin_access import looks_only
 from dra.allocator.fleet import Fleet
 from dra.allocator.problem import Problem, Satisfied, examine
-from dra.claims.conditions import failed_prepare
+from dra.claims.conditions import failed_prepare, not_made
 from dra.claims.reader import KnownClaim
 from dra.claims.reasons import Obstacle, Reason
 from dra.claims.wants import ClaimWants
@@ -61,6 +62,10 @@ def give_back_unused(
 ) -> Iterator[Act]:
     """Give back the allocations that a pending pod has had unused for too long."""
     unused = unused_of(world, record.pod)
+    ends = [end for known, _ in unused if (end := may_wait_until(world, known)) is not None]
+    if ends:
+        yield Look(min(ends))
+        unused = [each for each in unused if may_wait_until(world, each[0]) is None]
     for find in causes:
         cause = find(world, record, unused)
         if cause is None:
@@ -253,7 +258,9 @@ def give_back_failed_prepares(world: World, record: PodRecord) -> Iterator[Act]:
 
 
 def give_back_failed_prepare(world: World, known: KnownClaim) -> Iterator[Look | Write]:
-    """Deallocate a claim whose Prepare failed for good and that no pod holds.
+    """Deallocate a claim that its node cannot prepare, and that no pod holds.
+
+    Its Prepare failed for good, or a slice for which kube-scheduler waits cannot be made.
 
     A claim is held while it is reserved, while a pod of it is bound, and while its node has a slice
     of it. A bound pod is told instead. The node takes out of its MigNode what it cannot make.
@@ -261,7 +268,8 @@ def give_back_failed_prepare(world: World, known: KnownClaim) -> Iterator[Look |
     cluster, claim = world.cluster, known.claim
     if claim.allocation is None or claim.deleting or claim.by_others(cluster.driver):
         return
-    why = failed_prepare(known.obj, driver=cluster.driver)
+    driver = cluster.driver
+    why = failed_prepare(known.obj, driver=driver) or not_made(known.obj, driver=driver)
     if not why or cluster.finalizer not in claim.finalizers:
         return
     node, pods = (
@@ -344,6 +352,7 @@ def _is_movable(world: World, known: KnownClaim, pod: Pod) -> bool:
         and cluster.finalizer in claim.finalizers
         and not claim.by_others(cluster.driver)
         and all(consumer.uid == pod.uid for consumer in claim.reserved_for)
+        and may_wait_until(world, known) is None
         and not claim.deleting
         and all(
             p.uid == pod.uid or not p.live for p in cluster.pod_index.of_claim(known.claim.ref.key)

@@ -12,6 +12,7 @@ from functools import partial
 from controller.cluster.records import PodRecord
 from controller.serve import making_room, placing, steering
 from controller.serve.allocations import allocate, is_gated, lift_gate, repeat_uncertain_writes
+from controller.serve.binding import may_wait_until, waits_for_slices
 from controller.serve.gangs import find_gang, half_gang, holds_gate, place_gang
 from controller.serve.giving_back import (
     FindCause,
@@ -85,7 +86,7 @@ def tell_what_it_lacks(world: World, record: PodRecord) -> Iterator[Act]:
         if found.ours and not holds_gate(world, pod):  # nobody is ended for half a gang
             if is_gated(world, pod):
                 yield lift_gate(world, pod)
-            else:
+            elif all(may_wait_until(world, known) is None for known in world.claims_of(pod)):
                 yield from have_scheduler_preempt(world, record)
         if found.ours:
             tell_what_is_unseen(world, pod)
@@ -169,7 +170,8 @@ def _write(
 
     if record.examined is not None and record.examined.foreign is not None:
         yield placing.begin_unproven(world, record, decision.node, problem.others)
-    yield allocate(world, pod, decision, problem.claims, done)
+    awaits = waits_for_slices(world, decision, problem.claims)
+    yield allocate(world, pod, decision, problem.claims, done, awaits_slices=awaits)
 
 
 CAUSES: tuple[FindCause, ...] = (lost_node, half_gang, hindered)

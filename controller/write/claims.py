@@ -70,30 +70,48 @@ class ClaimWriter:
         return self._set_finalizers(claim, [f for f in claim.finalizers if f != self._finalizer])
 
     def allocate(
-        self, claim: Claim, decision: Decision, *, config: Iterable[Mapping[str, Any]], pod: Pod
+        self,
+        claim: Claim,
+        decision: Decision,
+        *,
+        config: Iterable[Mapping[str, Any]],
+        pod: Pod,
+        awaits_slices: bool = False,
     ) -> Obj:
         """Write the decision for a claim that has our finalizer, reserved for ``pod``.
 
         The reservation saves kube-scheduler a write, as it reserves a claim before it binds the pod
-        unless that is done already.
+        unless that is done already. With ``awaits_slices`` kube-scheduler binds the pod once the
+        claim's slices are made, and reserves the claim itself; whole GPUs and shares are there.
 
         Raises:
             RefusedError: a permission is missing.
         """
         requests = {c.name: c for request in claim.requests for c in request.choices}
         order = {name: n for n, name in enumerate(requests)}
+        picks = sorted(decision.of(claim.ref), key=lambda p: order[p.request])
         devices = [
             replace(
                 p.allocated(self._driver, decision.pool),
                 tolerations=requests[p.request].tolerations,
             )
-            for p in sorted(decision.of(claim.ref), key=lambda p: order[p.request])
+            for p in picks
         ]
-        stamp = rfc3339(self.requests.now())
-        allocation = write_allocation(devices, decision.node, timestamp=stamp, config=config)
-        consumer = {"resource": PODS.plural, "name": pod.key[1], "uid": pod.uid}
+        slices = {p.device for p in picks if p.placement is not None and p.share is None}
+        status: Obj = {
+            "allocation": write_allocation(
+                devices,
+                decision.node,
+                timestamp=rfc3339(self.requests.now()),
+                config=config,
+                awaited=slices if awaits_slices else (),
+            )
+        }
+        if not (awaits_slices and slices):
+            consumer = {"resource": PODS.plural, "name": pod.key[1], "uid": pod.uid}
+            status["reservedFor"] = [consumer]
         try:
-            return self._set_status(claim, {"allocation": allocation, "reservedFor": [consumer]})
+            return self._set_status(claim, status)
         except InvalidError as error:
             if "resourceclaims/binding" not in error.message:
                 raise

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from dra.claims.conditions import binding_fields
 from dra.claims.sharing import UNSHARED, Settings, Sharing, asked_share, settings_of
 from dra.common.quantity import QuantityError, mebibytes, parse_quantity
 from dra.common.resources import at
@@ -126,11 +127,13 @@ def write_allocation(
     *,
     timestamp: str,
     config: Iterable[Mapping[str, Any]] = (),
+    awaited: Container[str] = (),
 ) -> dict[str, Any]:
     """``status.allocation`` for ``devices`` on ``node``.
 
     ``timestamp`` is RFC 3339 in UTC with whole seconds. ``config`` entries are those of
-    ``allocation_config``; the node reads no other configuration.
+    ``allocation_config``; the node reads no other configuration. ``awaited``: names of devices
+    whose slices kube-scheduler is to wait for.
     """
     allocated: dict[str, Any] = {
         "results": [
@@ -142,6 +145,7 @@ def write_allocation(
                 **({"adminAccess": True} if d.admin_access else {}),
                 **({"tolerations": [*d.tolerations]} if d.tolerations else {}),
                 **(_consumed(d) if d.share_id else {}),
+                **(binding_fields() if d.device in awaited else {}),
             }
             for d in devices
         ]

@@ -116,8 +116,8 @@ class Binding:
     failed: tuple[str, ...]
 
 
-def published_binding() -> dict[str, list[str]]:
-    """Fields of a ResourceSlice's device whose slice has to be made before a pod is bound to it."""
+def binding_fields() -> dict[str, list[str]]:
+    """Fields of a device, published or allocated, whose slice is made before a pod is bound."""
     return {"bindingConditions": [SLICE_MADE], "bindingFailureConditions": [SLICE_NOT_MADE]}
 
 
@@ -130,6 +130,24 @@ def awaited_devices(claim: Mapping[str, Any], *, driver: str, pool: str) -> dict
         for result in at(claim, "status", "allocation", "devices", "results")
         if (result["driver"], result["pool"]) == (driver, pool) and at(result, "bindingConditions")
     }
+
+
+def awaits_slices(claim: Mapping[str, Any], *, driver: str) -> bool:
+    """True if kube-scheduler binds a pod of the claim only once slices of ``driver`` are made."""
+    results = at(claim, "status", "allocation", "devices", "results")
+    return any(r["driver"] == driver and at(r, "bindingConditions") for r in results)
+
+
+def not_made(claim: Mapping[str, Any], *, driver: str) -> str:
+    """Message of a node that it cannot make a slice that kube-scheduler waits for; else empty."""
+    results = at(claim, "status", "allocation", "devices", "results")
+    awaited = {(r["pool"], r["device"]) for r in results if at(r, "bindingFailureConditions")}
+    for device in at(claim, "status", "devices") if awaited else ():
+        if device["driver"] == driver and (device["pool"], device["device"]) in awaited:
+            for condition in at(device, "conditions"):
+                if (condition["type"], condition["status"]) == (SLICE_NOT_MADE, "True"):
+                    return str(condition.get("message") or "the node gave no reason")
+    return ""
 
 
 def told_devices(

@@ -23,6 +23,7 @@ from dra.gpu.shares import ShareOffer
 __all__ = [
     "HARMFUL",
     "HOST_USERS_ONLY",
+    "SETS_CONDITIONS",
     "AllocatorKind",
     "ClaimRef",
     "Drain",
@@ -45,6 +46,10 @@ HOST_USERS_ONLY = "HostUsersOnly"
 
 No container with a user namespace of its own starts there. A plugin that does not say it can.
 """
+
+
+SETS_CONDITIONS = "BindingConditions"
+"""Word in ``status.capabilities`` of a node that tells kube-scheduler of slices it waits for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,7 @@ from functools import lru_cache, partial
 from itertools import islice
 from typing import Any, Final, TypeVar
 
-from dra.claims.conditions import published_binding
+from dra.claims.conditions import binding_fields
 from dra.common.quantity import QuantityError, mebibytes, parse_quantity
 from dra.gpu.devices import gpu_attributes, gpu_capacity, slice_attributes, slice_capacity
 from dra.gpu.geometry import Engines, Geometry, Occupant, Placement, Profile
@@ -306,7 +306,7 @@ class SliceLayout:
                 }
             ]
         if partition.made_first and self._features.binding:
-            device |= published_binding()
+            device |= binding_fields()
         if partition.trouble and self._features.taints:
             device["taints"] = [
                 {

@@ -14,6 +14,7 @@ from dra.claims.claims import Claim
 from dra.claims.reasons import NodeReason
 from dra.gpu.inventory import (
     HOST_USERS_ONLY,
+    SETS_CONDITIONS,
     ClaimRef,
     Inventory,
 )
@@ -366,6 +367,7 @@ class Daemon:
             outcomes.listed(),
             outcomes.resumed,
             capabilities=(
+                *((SETS_CONDITIONS,) if self.claim_watch is not None else ()),
                 *(() if self.hardware.makes_nodes else (HOST_USERS_ONLY,)),
                 *needs.offers,
             ),

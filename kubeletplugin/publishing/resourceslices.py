@@ -19,7 +19,7 @@ from functools import partial
 from math import inf
 from typing import Any
 
-from dra.claims.conditions import published_binding
+from dra.claims.conditions import binding_fields
 from dra.claims.reasons import NodeReason
 from dra.common.resources import MIG_NODES, RESOURCE_SLICES, Obj
 from dra.gpu.geometry import Occupant
@@ -355,7 +355,7 @@ def probe(
         "name": "probe",
         "consumesCounters": [{"counterSet": "probe", "counters": _COUNTERS}],
         "taints": [{"key": taint_key(inventory.driver), "effect": "NoSchedule"}],
-        **published_binding(),
+        **binding_fields(),
         **overhead_fields(overhead),
         "allowMultipleAllocations": True,
     }

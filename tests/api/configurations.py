@@ -193,7 +193,7 @@ GOOD = {
     "theirs": THEIR_SLICE,
     "all that a slice may say": {
         **placed({"policy": "spread", "nodes": {"policy": "binpack", "by": ["memory", "cpu"]}}),
-        "preparation": {"onFailure": "evict"},
+        "preparation": {"onFailure": "evict", "bindWhen": "made"},
         "share": {"memoryMiB": 1, "cores": 0},
         "sharing": {
             "strategy": "MPS",

@@ -100,6 +100,7 @@ class Bench:
         options = Options(
             driver_name=DRIVER,
             finalizer_at_creation=finalizer_at_creation,
+            eager_creation=eager_creation,
             node_labels=node_labels,
             evict_failed=evict_failed,
             moves_per_hour=moves_per_hour,

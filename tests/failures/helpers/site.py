@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
-from dra.claims.conditions import published_binding
+from dra.claims.conditions import binding_fields
 from dra.common.resources import NODES, RESOURCE_CLAIMS, Obj
 from dra.gpu.inventory import ClaimRef
 from dra.kube.client import KubeApi
@@ -130,7 +130,7 @@ class Site:
         status = _given(name, devices)
         status["allocation"]["devices"] |= {"config": [*config]} if config else {}
         for result in status["allocation"]["devices"]["results"] if awaited else ():
-            result.update(published_binding())
+            result.update(binding_fields())
         made = self.api().create(RESOURCE_CLAIMS, {**body, "status": status})
         return ClaimRef("default", name, made["metadata"]["uid"])
 

@@ -17,7 +17,7 @@ from api.crds import mignode_definition
 from api.kubelet.dra.v1 import api_pb2 as v1
 from api.kubelet.dra.v1 import api_pb2_grpc as v1_grpc
 from dra.claims.allocation import label_of, node_label
-from dra.claims.conditions import published_binding
+from dra.claims.conditions import binding_fields
 from dra.common.resources import MIG_NODES, NODES, RESOURCE_CLAIMS, Obj, Resource
 from dra.gpu.inventory import AllocatorKind, ClaimRef
 from dra.gpu.mignode import to_mignode
@@ -191,7 +191,7 @@ class Rig:
     def result(self, device: str, index: int = 0, *, awaited: bool = False) -> Obj:
         """A device of this node as the result of a request."""
         result = {"request": f"r{index}", "driver": DRIVER, "pool": self.node, "device": device}
-        return result | (published_binding() if awaited else {})
+        return result | (binding_fields() if awaited else {})
 
     def allocate(
         self,
