@@ -201,6 +201,9 @@ class EarlySlices:
         since = claim.whole_since
         if since is None or claim.is_overdue:
             return None
+        if self._outcomes.registered_at is None:
+            return UNREADY_SECONDS
+        since = max(since, self._outcomes.registered_at)
         asked = max(since, self._outcomes.answered_at) + OVERDUE_SECONDS
         left = min(asked, since + LONGEST_OVERDUE_SECONDS) - self._clock.monotonic()
         if left > 0:

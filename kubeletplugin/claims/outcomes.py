@@ -68,9 +68,10 @@ class Outcomes:
         self._on_change = common.changed
         self._lock = threading.Lock()
         self._of: dict[str, _Outcome] = {}
-        self._is_cut_short = self._is_registered = False
         self.resumed = ""
-        """Time (RFC 3339) from which kubelet can repeat calls cut short by a restart, or empty."""
+        """Time (RFC 3339) from which kubelet can call this process; empty before."""
+        self.registered_at: float | None = None
+        """Monotonic time of the same."""
         self.answered_at = float("-inf")
         """Monotonic time of the last successful answer to kubelet, for any claim."""
 
@@ -169,22 +170,13 @@ class Outcomes:
         if is_listed:
             self._on_change()
 
-    def cut_short(self) -> None:
-        """Take note that the last run ended in the middle of a Prepare: kubelet got an error."""
-        self._is_cut_short = True
-        self._resume()
-
     def registered(self) -> None:
-        """Take note that kubelet has registered the plugin, and can call it."""
-        self._is_registered = True
-        self._resume()
+        """Take note that kubelet has registered the plugin, and can call it.
 
-    def _resume(self) -> None:
-        with self._lock:
-            if not (self._is_registered and self._is_cut_short):
-                return
-            self._is_cut_short = False
-            self.resumed = rfc3339_micro(self._clock.now())
+        Of a call before that kubelet has told nobody but its pod.
+        """
+        self.registered_at = self._clock.monotonic()
+        self.resumed = rfc3339_micro(self._clock.now())
         self._on_change()
 
     def _list(self, ref: ClaimRef, *, passing: bool, gpu: str = "", failures: int = 0) -> int:

@@ -202,6 +202,8 @@ def test_what_kubelet_does_not_ask_for_says_so_until_it_does(
     monkeypatch.setattr(early, "OVERDUE_SECONDS", 0.0)
     asked, other = ahead(rig, DEVICE), ahead(rig, BESIDE)
     unasked = [("False", "Unasked")]
+    assert rig.daemon is not None
+    rig.daemon.node.outcomes.registered()
     wait_for("the statuses", lambda: readiness(rig, asked) == readiness(rig, other) == unasked)
     rig.prepared(asked)
     wait_for("the status", lambda: readiness(rig, asked) == [("True", "Prepared")])
@@ -219,6 +221,7 @@ class Overdue:
         self._journal = journal
         self.outcomes = SimpleNamespace(
             statuses=SimpleNamespace(show=self._show),
+            registered_at=0.0,
             answered_at=float("-inf"),
             is_awaited=lambda uid: uid == "c",
         )
@@ -265,6 +268,19 @@ def test_a_slice_is_overdue_some_time_after_it_is_whole_and_told_once() -> None:
     assert shown() is None
     assert shown(("a", True, 0)) == OVERDUE_SECONDS, "made once more"
     assert told == [(5 + OVERDUE_SECONDS, "a")]
+
+
+def test_before_kubelet_has_registered_the_plugin_no_slice_is_overdue() -> None:
+    overdue = Overdue()
+    overdue.outcomes.registered_at = None
+    for overdue.clock.at in (0, 5, 2 * LONGEST_OVERDUE_SECONDS):
+        assert overdue.shown(("a", True, 0)) == OVERDUE_SECONDS
+    assert overdue.told == []
+    overdue.outcomes.registered_at = overdue.clock.at
+    assert overdue.shown(("a", True, 0)) == OVERDUE_SECONDS
+    overdue.clock.at += OVERDUE_SECONDS
+    overdue.shown(("a", True, 0))
+    assert overdue.told == [(overdue.clock.at, "a")]
 
 
 def test_while_kubelet_goes_on_asking_a_slice_is_overdue_later_but_not_for_ever() -> None:
