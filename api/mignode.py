@@ -24,6 +24,7 @@ KIND = "MigNode"
 
 MEMORY_SLICES = 64
 """Most memory slices of a GPU: upper bound on ``start + size`` of a placement."""
+MOST_GPU_CLAIMS = 512
 MOST_GEOMETRIES = 8
 SILENT_SECONDS = 100.0
 """Age of ``status.lastHeartbeatTime`` from which a plugin counts as silent."""
@@ -247,7 +248,10 @@ class MigModeField(_Struct, frozen=True):
 
 
 class GpuField(_Struct, frozen=True):
-    """One GPU; ``reason`` and ``message`` are empty while slices can be placed on it."""
+    """One GPU; ``reason`` and ``message`` are empty while slices can be placed on it.
+
+    ``claims``: those that have it whole, or a share of it.
+    """
 
     name: Annotated[str, Meta(max_length=63, pattern=r"^gpu-(0|[1-9][0-9]{0,4})$")]
     uuid: Uuid
@@ -261,6 +265,7 @@ class GpuField(_Struct, frozen=True):
     memory_mib: Mebibytes = msgspec.field(default=0, name="memoryMiB")
     multiprocessors: Count = 0
     geometry: Word = ""
+    claims: Annotated[tuple[ClaimRef, ...], Meta(max_length=MOST_GPU_CLAIMS)] = ()
     instances: Annotated[tuple[Instance, ...], Meta(max_length=512)] = ()
     idle: Annotated[tuple[IdleInstance, ...], Meta(max_length=64)] = ()
     layout: GpuLayout | None = None
@@ -360,8 +365,7 @@ class MigNodeStatus(_Struct, frozen=True):
     """State of the node as the plugin last saw it.
 
     ``cdi_hook``: path of NVIDIA's hook program on the node; empty if CDI specs do not use it.
-    ``resumed``: time (RFC 3339) when kubelet could call the plugin again, after an interruption in
-    which calls were cut short.
+    ``resumed``: time (RFC 3339) from which kubelet could call the plugin, as it registered it.
     ``last_heartbeat_time``: when the plugin last served kubelet and looked at its GPUs; written at
     least once a minute, empty with older plugins.
     ``capabilities``: features that not every plugin has, such as strategies of sharing; also its

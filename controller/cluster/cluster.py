@@ -185,7 +185,7 @@ class Cluster:
         name = obj["metadata"]["name"]
         try:
             inventory = from_mignode(obj)
-            before, offered = self.fleet.instance_claims(name), self._offered(name)
+            before, offered = self.fleet.held_claims(name), self._offered(name)
             if self.fleet.set_inventory(inventory):
                 self._effects.room.add(name)
         except Exception as error:  # noqa: BLE001 - whatever it says, other nodes notice nothing
@@ -198,7 +198,9 @@ class Cluster:
         if before is None:
             self.claim_index.touch(self.fleet.claims_on(name))
         else:
-            self.claim_index.touch(before - (self.fleet.instance_claims(name) or frozenset()))
+            gone = before - (self.fleet.held_claims(name) or frozenset())
+            self.claim_index.touch(gone)
+            self._effects.quota |= bool(gone and self.fleet.quotas.limits)
         if inventory.driver == self.driver:
             asked = at(obj, "metadata", "annotations", defrag(self.driver), default="")
             known = NodeRecord(inventory, asked, heartbeat_of(obj))
@@ -252,7 +254,7 @@ class Cluster:
 
     def _claims_on(self, node: str) -> frozenset[str]:
         """UIDs of the claims that are allocated on a node or have GPU instances there."""
-        return self.fleet.claims_on(node) | (self.fleet.instance_claims(node) or frozenset())
+        return self.fleet.claims_on(node) | (self.fleet.held_claims(node) or frozenset())
 
     def _touch_pods_of(self, claims: Iterable[str]) -> None:
         for key in self.claim_index.keys_of(claims):

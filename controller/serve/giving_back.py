@@ -93,7 +93,7 @@ def is_on_node(world: World, node: str, claim_uid: str) -> bool:
     """
     if node not in world.cluster.hosts.facts:
         return False
-    instances = world.cluster.fleet.instance_claims(node)
+    instances = world.cluster.fleet.held_claims(node)
     return instances is None or claim_uid in instances
 
 

@@ -20,7 +20,7 @@ from dra.cel.kinds import Kinds
 from dra.cel.offers import GpuKind
 from dra.claims.allocation import Allocation
 from dra.claims.classes import Quota
-from dra.gpu.holdings import Device, why_blocked
+from dra.gpu.holdings import Device, held_by_claims, why_blocked
 from dra.gpu.inventory import AllocatorKind, ClaimRef, Gpu, Inventory
 from dra.gpu.names import MigDevice
 from dra.gpu.shares import NO_ASK
@@ -63,9 +63,9 @@ class GpuGroup:
 
 
 class _NodeFacts(NamedTuple):
-    """Facts of a node: UIDs of claims with an instance there, its profiles' names, its GPUs."""
+    """Facts of a node: UIDs of claims with devices there, its profiles' names, its GPUs."""
 
-    instance_claims: frozenset[str]
+    held_claims: frozenset[str]
     profiles: frozenset[str]
     gpus: tuple[Gpu, ...]
 
@@ -116,6 +116,7 @@ class Fleet:
         self._facts[name] = _facts(inventory)
         if self.quotas.limits:
             self._count_anew(self._by_node.get(name, ()))
+            self.quotas.leave(name, inventory.gpus, self._holders)
         before = self.nodes.get(name)
         if before is not None and before.inventory == inventory:
             return False
@@ -149,6 +150,7 @@ class Fleet:
         self._put(node, None)
         self.schedulers.discard(node)
         self._facts.pop(node, None)
+        self.quotas.leave(node, (), self._holders)
         return False
 
     def leave_out(self, node: str, gpu: str, why: str) -> None:
@@ -184,6 +186,8 @@ class Fleet:
         """Set the quota of a class; what namespaces hold of classes with one is counted."""
         if self.quotas.limit(device_class, quota):
             self._count_anew(self._holders)
+            for name, facts in self._facts.items():
+                self.quotas.leave(name, facts.gpus, self._holders)
 
     def gpus_of(self, node: str) -> tuple[Gpu, ...]:
         """The GPUs of a node, whoever allocates them; none without a MigNode of ours."""
@@ -223,7 +227,7 @@ class Fleet:
         return supposed
 
     def _unprepare(self, gone: AbstractSet[str]) -> None:
-        for name in [name for name in self.nodes if gone & self._facts[name].instance_claims]:
+        for name in [name for name in self.nodes if gone & self._facts[name].held_claims]:
             node = self.nodes[name]
             self._put(name, NodeGpus(node.inventory, [s.unprepared(gone) for s in node.gpus]))
 
@@ -263,13 +267,13 @@ class Fleet:
         """True if a claim is counted: it has an allocation, or one is being written for it."""
         return self.holder(claim_uid) is not None
 
-    def instance_claims(self, node: str) -> frozenset[str] | None:
-        """UIDs of the claims that the node has instances of, None without a MigNode of ours.
+    def held_claims(self, node: str) -> frozenset[str] | None:
+        """UIDs of the claims that the node has devices of, None without a MigNode of ours.
 
         Known also of nodes that kube-scheduler allocates: claims of an earlier mode may be on them.
         """
         known = self._facts.get(node)
-        return known.instance_claims if known is not None else None
+        return known.held_claims if known is not None else None
 
     def claims_on(self, node: str) -> frozenset[str]:
         """UIDs of the claims that are allocated on ``node``."""
@@ -320,7 +324,10 @@ class Fleet:
             return
         before = self._holders.pop(uid, None)
         if before is not None:
-            self.quotas.enter(before[0], None, ())
+            if holder is None and uid in (self.held_claims(before[1].node) or ()):
+                self.quotas.keep(before[1].node, before[0])
+            else:
+                self.quotas.enter(before[0], None, ())
             on_node = self._by_node[before[1].node]
             on_node.discard(uid)
             if not on_node:
@@ -485,7 +492,7 @@ _NOBODY = ClaimRef("", "", "")
 
 
 def _facts(inventory: Inventory) -> _NodeFacts:
-    claims = (i.claim.uid for g in inventory.gpus for i in g.instances if i.claim is not None)
+    claims = (ref.uid for gpu in inventory.gpus for ref, _ in held_by_claims(gpu))
     geometries = {id(g.geometry): g.geometry for g in inventory.gpus if g.geometry is not None}
     profiles = (p.name for g in geometries.values() for p in g.profiles if p.placements)
     return _NodeFacts(frozenset(claims), frozenset(profiles), inventory.gpus)

@@ -19,7 +19,17 @@ from dra.gpu.geometry import EMPTY, Occupant, Placement, Profile, Usage
 from dra.gpu.holdings import Device, Holding, holdings, occupant_of
 from dra.gpu.inventory import ClaimRef, Gpu, IdleInstance, Instance, InstanceState, Inventory
 from dra.gpu.names import DeviceNameError, GpuDevice, parse_device
-from dra.gpu.shares import NONE_HELD, Ask, Share, ShareOffer, SharesHeld, share_of, sum_of, why_full
+from dra.gpu.shares import (
+    NO_ASK,
+    NONE_HELD,
+    Ask,
+    Share,
+    ShareOffer,
+    SharesHeld,
+    share_of,
+    sum_of,
+    why_full,
+)
 from dra.resourceslices.partitions import placements_in_order
 
 HELD_BACK = "next:"
@@ -164,7 +174,10 @@ class GpuState:
         if gpu.sharing is None:
             self.whole_held = None in occupants
         else:
-            given = (share_of(a, gpu.sharing, gpu.memory_mib, r.namespace) for r, a in self._held())
+            known = {uid for uid, _ in self.claims}
+            left = ((ref, NO_ASK) for ref in gpu.claims if ref.uid not in known)
+            held = (*self._held(), *left)
+            given = (share_of(a, gpu.sharing, gpu.memory_mib, r.namespace) for r, a in held)
             self.shared = sum_of(given)
             self.whole_held = self.shared.count >= gpu.sharing.shares
         if gpu.slice_sharing is not None or any(_is_part(device) for _, device in self.claims):

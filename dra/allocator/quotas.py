@@ -18,6 +18,7 @@ from dra.claims.classes import DEVICES, MEMORY, Quota, quota_annotation
 from dra.claims.reasons import Obstacle, Reason
 from dra.claims.wants import ClaimWants, Want, choices
 from dra.common.quantity import mebibytes
+from dra.gpu.holdings import held_by_claims
 from dra.gpu.inventory import ClaimRef, Gpu
 from dra.gpu.names import DeviceNameError, MigDevice, nominal_gigabytes, parse_device
 
@@ -58,6 +59,9 @@ class Quotas:
         self._held: Counter[tuple[str, str, str]] = Counter()
         self._charges: dict[str, tuple[str, tuple[Charge, ...]]] = {}
         """By claim: its namespace, and what it holds."""
+        self._left: dict[str, set[str]] = {}
+        """By node: claims that count although they are not allocated, as the node has devices of
+        them: whoever may delete a claim does not free its devices."""
 
     def limit(self, device_class: str, quota: Quota | None) -> bool:
         """Set the quota of a class, or none; returns True if all claims are to be entered anew."""
@@ -75,6 +79,37 @@ class Quotas:
         if charges := tuple(self._given(allocation, gpus)):
             self._charges[ref.uid] = ref.namespace, charges
             self._add(ref.namespace, charges, 1)
+
+    def leave(self, node: str, gpus: Iterable[Gpu], allocated: Container[str]) -> None:
+        """Count what the ``gpus`` of a node have of claims that are not ``allocated`` (UIDs).
+
+        A claim counts as what it was allocated, until the node has nothing of it; one whose
+        allocation was not seen counts in each class with a quota.
+        """
+        there: dict[ClaimRef, list[int]] = {}
+        for gpu in gpus if self.limits else ():
+            for ref, instance in held_by_claims(gpu):
+                if ref.uid not in allocated:
+                    name = gpu.name if instance is None else instance.profile
+                    size = _whole(gpu) if instance is None else nominal_gigabytes(name) * _GIB
+                    there.setdefault(ref, []).append(size)
+        before, now = self._left.pop(node, set()), {ref.uid for ref in there}
+        for uid in before - now:
+            if uid not in allocated:
+                namespace, charges = self._charges.pop(uid, ("", ()))
+                self._add(namespace, charges, -1)
+        for ref, devices in there.items():
+            if ref.uid not in before and ref.uid not in self._charges:
+                each = tuple(Charge(name, 1, memory) for memory in devices for name in self.limits)
+                self._charges[ref.uid] = ref.namespace, each
+                self._add(ref.namespace, each, 1)
+        if now:
+            self._left[node] = now
+
+    def keep(self, node: str, ref: ClaimRef) -> None:
+        """Go on counting what a claim was allocated, until its ``node`` has nothing of it."""
+        if self.limits:
+            self._left.setdefault(node, set()).add(ref.uid)
 
     def without(self, claim_uids: Iterable[str]) -> Quotas:
         """The sums as they would be if these claims held nothing."""
@@ -108,14 +143,15 @@ class Quotas:
             return None
         wants = [w for c in claims for w in c.wants if w.class_name in self.limits and not w.admin]
         asked = (Charge(w.class_name, n := _number(w), n * self._least(w)) for w in wants)
-        return self._about(claims[0].claim.ref.namespace, asked)
+        refs = [each.claim.ref for each in claims]
+        return self._about(refs, asked)
 
     def over_by(
         self, given: Mapping[ClaimRef, Allocation], gpus: Collection[Gpu]
     ) -> Obstacle | None:
         """Obstacle if ``given`` to a pod, on a node with ``gpus``, is over a quota; else None."""
         found = [charge for each in given.values() for charge in self._given(each, gpus)]
-        return self._about(next(iter(given)).namespace, found) if found else None
+        return self._about([*given], found) if found else None
 
     def sums(self) -> Iterator[tuple[str, str, str, int]]:
         """Sums: namespace, class, ``DEVICES`` or ``MEMORY``, and devices or MiB. For any thread."""
@@ -132,18 +168,20 @@ class Quotas:
                 if not self._held[key]:
                     del self._held[key]
 
-    def _about(self, namespace: str, asked: Iterable[Charge]) -> Obstacle | None:
-        wanted: Counter[tuple[str, str]] = Counter()
-        for name, devices, memory in asked if namespace else ():
-            wanted[name, DEVICES] += devices
-            wanted[name, MEMORY] += memory
+    def _about(self, refs: Sequence[ClaimRef], asked: Iterable[Charge]) -> Obstacle | None:
+        """Obstacle if ``refs``, claims of a pod, may not have what is ``asked`` for them.
+
+        What they had before does not count any more.
+        """
+        namespace, wanted = refs[0].namespace, _summed(asked)
+        before = _summed(c for ref in refs for c in self._charges.get(ref.uid, ("", ()))[1])
         for (name, what), number in wanted.items():
             quota, shown = self.limits[name], name[:_SHOWN]
             if quota.fault:
                 text = f"nothing of DeviceClass {shown!r} is allocated: its {quota.fault}"
                 return Obstacle(Reason.QUOTA, text)
             limit = quota.devices if what == DEVICES else quota.memory_mib
-            held = self._held[namespace, name, what]
+            held = self._held[namespace, name, what] - before[name, what]
             if limit is not None and held + number > limit:
                 most, has, more = (_words(what, each) for each in (limit, held, number))
                 text = (
@@ -173,6 +211,19 @@ def _number(want: Want) -> int:
     return 1 if want.everything else want.count
 
 
+def _summed(charges: Iterable[Charge]) -> Counter[tuple[str, str]]:
+    found: Counter[tuple[str, str]] = Counter()
+    for name, devices, memory in charges:
+        found[name, DEVICES] += devices
+        found[name, MEMORY] += memory
+    return found
+
+
+def _whole(gpu: Gpu) -> int:
+    """MiB that a whole GPU counts as."""
+    return -(-gpu.memory_mib // _GIB) * _GIB
+
+
 def _words(what: str, number: int) -> str:
     if what == MEMORY:
         return f"{mebibytes(number)} of memory"
@@ -193,6 +244,6 @@ def _memory_of(allocated: AllocatedDevice, gpus: Collection[Gpu]) -> int:
         memory = nominal_gigabytes(device.profile_label) * _GIB
         sharing = gpu.slice_sharing if gpu is not None and device.shared else None
     else:
-        memory = -(-gpu.memory_mib // _GIB) * _GIB if gpu is not None else _UNKNOWN
+        memory = _whole(gpu) if gpu is not None else _UNKNOWN
         sharing = gpu.sharing if gpu is not None else None
     return memory if sharing is None else memory // sharing.shares

@@ -21,7 +21,7 @@ SHARE_OF = "share of "
 _MAY_DIFFER = {
     *("minor", "uuid", "pci_bus_id", "pcie_root"),  # the identity: ``dra.cel.data.of_gpu``
     "geometry",  # only GPUs in MIG mode offer its profiles
-    *("mig_pending", "instances", "idle", "layout", "unavailable", "reason", "health"),
+    *("mig_pending", "claims", "instances", "idle", "layout", "unavailable", "reason", "health"),
 }
 """Fields of a GPU that GPUs of one kind may differ in: selectors see none but the identity."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from dra.gpu.geometry import Geometry, Occupant, Placement
@@ -80,14 +80,21 @@ def _other_holder(gpu: Gpu, device: Device, claim_uid: str) -> str:
             is_own = is_own or instance.occupant == wanted
         if not is_own and (wanted is None or instance.placement.overlaps(wanted.placement)):
             return _holder(instance, ended=False)
-    return ""
+    alone = wanted is None and gpu.sharing is None
+    return next((str(c) for c in gpu.claims if c.uid != claim_uid), "") if alone else ""
+
+
+def held_by_claims(gpu: Gpu) -> Iterator[tuple[ClaimRef, Instance | None]]:
+    """Claims of which the node has something on ``gpu``, with the instance; None if it has none."""
+    yield from ((claim, None) for claim in gpu.claims)
+    yield from ((i.claim, i) for i in gpu.instances if i.claim is not None)
 
 
 def holdings(gpu: Gpu, claims: Mapping[tuple[str, Device], ClaimRef]) -> Iterable[Holding]:
     """Holdings of the instances of ``gpu``, then those of claims without an instance.
 
-    ``claims`` are those that are allocated on the GPU. If the claim of an instance is not among
-    them, it is gone or has given its slice back, and the instance will be removed.
+    ``claims`` are those that are allocated on the GPU. If a claim that the node has is not among
+    them, it is gone or has given its devices back, and the node has still to remove them.
     """
     known = {claim.uid for claim in claims.values()}
     seen: set[tuple[str, Placement]] = set()
@@ -98,6 +105,9 @@ def holdings(gpu: Gpu, claims: Mapping[tuple[str, Device], ClaimRef]) -> Iterabl
         told = _holder(instance, ended=uid not in known)
         leaving = instance.state in _LEAVING
         yield Holding(told, uid, instance.occupant, namespace, leaving)
+    for claim in gpu.claims:
+        if claim.uid not in known:
+            yield Holding(f"{claim} (ended, and about to go)", claim.uid, None, claim.namespace)
     for (_, device), claim in claims.items():
         occupant = occupant_of(device, gpu.geometry)
         if occupant is None or (claim.uid, occupant.placement) not in seen:

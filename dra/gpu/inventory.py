@@ -74,8 +74,9 @@ class Gpu(GpuFacts):
 
     ``minor`` is the number in its name, kept with the UUID over reboots. ``geometry`` is None where
     the GPU has no MIG, and its profiles may be known while MIG mode is off. ``unavailable`` says in
-    words why nothing can be placed on it now, and is empty when something can. ``layout`` is None
-    where slices are made for claims: of a GPU with one, ``geometry`` has no other placements.
+    words why nothing can be placed on it now, and is empty when something can. ``claims``: those
+    that have it whole or a share of it, until its node is rid of them. ``layout`` is None where
+    slices are made for claims: of a GPU with one, ``geometry`` has no other placements.
     ``sharing``: several claims may have it whole; None in MIG mode. ``slice_sharing``: several
     claims of shares may have one slice of it, beside slices that one claim has; such a slice has an
     instance in ``instances`` for each of its claims. ``health`` is None where nothing was said.
@@ -88,6 +89,7 @@ class Gpu(GpuFacts):
     mig_enabled: bool = False
     mig_pending: bool = False
     geometry: Geometry | None = None
+    claims: tuple[ClaimRef, ...] = ()
     instances: tuple[Instance, ...] = ()
     unavailable: str = ""
     reason: str = ""
@@ -195,9 +197,8 @@ class Inventory:
 
     ``publication`` is None where nobody asked for ResourceSlices, ``drain`` where nothing is
     drained. ``cdi_hook`` is the hook program on the node that containers' CDI specs use.
-    ``resumed`` is when kubelet could call the plugin again after calls were cut short (RFC 3339
-    with microseconds), empty if they never were. ``mode`` is None where no class of nodes is
-    configured. ``capabilities`` are words for
+    ``resumed`` is from when on kubelet could call the plugin (RFC 3339 with microseconds), empty
+    before. ``mode`` is None where no class of nodes is configured. ``capabilities`` are words for
     abilities that not every node has.
     """
 

@@ -198,6 +198,7 @@ class ClaimRemoval:
         is_whole = entry.placement is None and not entry.interval
         if is_whole or entry.boot_id != self.hardware.boot_id:
             self._slices.forget(entry)  # there is nothing on the hardware
+            self.hardware.look_soon(entry.gpu)
             return
         unit = self.hardware.unit(entry.gpu)
         if unit is None:

@@ -267,6 +267,7 @@ def describe(
         mig_enabled=card.mig_enabled,
         mig_pending=card.mig_pending,
         geometry=unit.geometry,
+        claims=tuple(dict.fromkeys(e.claim for e in entries if e.placement is None and not e.view)),
         instances=_instances(present, entries, card.geometry, owners=owners, looked=looked),
         idle=tuple(
             IdleInstance(e.placement, e.claim.namespace, e.profile_id)

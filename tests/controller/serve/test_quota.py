@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from controller import times
 from dra.common.resources import DEVICE_CLASSES, RESOURCE_CLAIMS, Obj, Resource
+from dra.gpu.inventory import ClaimRef
 from dra.gpu.shares import ShareOffer
 from dra.kube.errors import KubeError, UnavailableError
 from tests.controller.helpers.bench import Bench
@@ -20,6 +23,7 @@ from tests.controller.helpers.objects import (
     copied,
     first_available,
     gpu,
+    instance,
     mignode,
     pod,
     request,
@@ -321,6 +325,60 @@ def test_who_waits_is_served_once_its_namespace_holds_less_be_it_on_a_node_that_
     bench.run(seconds=times.SWEEP)
     bench.remove_pod("a")
     bench.lose_claim("a")
+    bench.run(seconds=1.0)
+    assert bench.devices("b")
+
+
+def there(bench: Bench, name: str, *, mig: bool) -> None:
+    """The node has what the claim was given, or with an empty name nothing."""
+    gpus = [gpu(n, "node-0", mig=mig) for n in (0, 1)]
+    if name:
+        known = bench.api.get(RESOURCE_CLAIMS, name)["metadata"]
+        ref = ClaimRef("default", name, known["uid"])
+        made = structs.replace(instance(SMALL.removeprefix("mig-"), 4), claim=ref)
+        gpus[0] = replace(gpus[0], **({"instances": (made,)} if mig else {"claims": (ref,)}))
+    bench.cluster.set_mignode(mignode("node-0", *gpus))
+
+
+@pytest.mark.parametrize("name", [SMALL, "gpu.dra.dev"])
+@pytest.mark.parametrize("when", ["before the node says so", "after", "at a change of leader"])
+def test_what_a_node_has_of_a_claim_counts_although_its_owner_has_deleted_it(
+    name: str, when: str
+) -> None:
+    mig = name == SMALL
+    bench = Bench("node-0")
+    there(bench, "", mig=mig)
+    set_quotas(bench, {name: {"devices": 1}})
+    bench.serve("a", "a", request("r", name))
+    assert bench.devices("a")
+    build = partial(there, bench, "a", mig=mig)
+    if when != "before the node says so":
+        build()
+        bench.run()
+    body = bench.api.get(RESOURCE_CLAIMS, "a")
+    bench.lose_claim("a")
+    if when == "before the node says so":
+        bench.api.put(RESOURCE_CLAIMS, body)
+        build()
+        bench.api.objects.pop((RESOURCE_CLAIMS.plural, "a"))
+    if when == "at a change of leader":
+        bench = bench.succeeded_by("node-0")
+        bench.api.put(RESOURCE_CLAIMS, body)
+        there(bench, "a", mig=mig)
+        bench.api.objects.pop((RESOURCE_CLAIMS.plural, "a"))
+        set_quotas(bench, {name: {"devices": 1}})
+    bench.serve("b", "b", request("r", name))
+    assert not bench.devices("b")
+    assert "default holds 1 device, and the pod asks for 1 device" in told(bench, "b")
+    other = claim("elsewhere", request("r", name)), pod("elsewhere", "elsewhere")
+    for obj in other:
+        obj["metadata"]["namespace"] = "other"
+    bench.claim(other[0])
+    bench.pod(other[1])
+    bench.run()
+    assert bench.devices("elsewhere")
+    assert mig or bench.devices("elsewhere") == ["gpu-1"], "the other one is not free"
+    there(bench, "", mig=mig)
     bench.run(seconds=1.0)
     assert bench.devices("b")
 

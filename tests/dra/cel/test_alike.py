@@ -16,6 +16,7 @@ from dra.cel.offers import describe, identity_of, kind_of, look
 from dra.gpu.geometry import Placement
 from dra.gpu.inventory import (
     AllocatorKind,
+    ClaimRef,
     Drain,
     FailedClaim,
     Gpu,
@@ -37,6 +38,7 @@ _OTHERS: dict[str, tuple[Any, ...]] = {
     "pci_bus_id": ("0000:ff:00.0", ""),
     "pcie_root": ("pci0000:ff", ""),
     "geometry": (THIRDS, None),
+    "claims": ((ClaimRef("ns", "c", "uid"),),),
     "instances": ((instance("1g.5gb", 0, uid="c"),),),
     "idle": ((IdleInstance(Placement(1, 1), "default", 19),),),
     "layout": (GpuLayout("all-1g", (Placement(1, 1),)),),

@@ -172,3 +172,17 @@ def test_kubelet_is_asked_only_when_something_would_be_given_away(
     run_on_host(node, "beside", UID)
     assert node.unprepare(refs[1]) == ""
     assert asked == [1]
+
+
+@pytest.mark.parametrize("node", [WHOLE], indirect=True)
+def test_the_mignode_names_who_has_a_whole_gpu_until_it_is_unprepared(node: Rig) -> None:
+    def named() -> list[str]:
+        return [c["uid"] for c in node.mignode()["status"]["gpus"][0].get("claims", [])]
+
+    ref = node.claim(WHOLE)
+    node.prepared(ref)
+    wait_for("the holder", lambda: named() == [ref.uid])
+    node.delete_claim(ref)
+    assert named() == [ref.uid]
+    assert node.unprepare(ref) == ""
+    wait_for("the end", lambda: named() == [])
