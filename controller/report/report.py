@@ -215,11 +215,6 @@ class Reporter:
         self.metrics.allocated(claim, profiles)
         self._sink.emit(_typed(pod.obj, PODS), Reason.ALLOCATED.value, message)
 
-    def nominated(self, pod: Pod, message: str) -> None:
-        """Report that a node was nominated for the pod, where kube-scheduler is to allocate."""
-        _log.info("sent to kube-scheduler", extra={"pod": str(pod), "detail": message})
-        self._sink.emit(_typed(pod.obj, PODS), Reason.NOMINATED.value, message)
-
     def on_claim(self, known: KnownClaim, obstacle: Obstacle, *, warning: bool = True) -> None:
         """Report an obstacle of one claim; it is not repeated until another one was told."""
         ref = known.claim.ref

@@ -235,12 +235,13 @@ def suited(world: World, problem: Problem) -> Collection[str] | None:
 def attempts(world: World, problem: Problem) -> Iterator[Problem]:
     """Versions of ``problem`` to try in order, at first without nodes likely to be refused.
 
-    Nodes with a silent plugin come last, and are not left out: a clock may be wrong. Nodes to which
-    another pod is on its way come before those.
+    Nodes with a silent plugin come last, and are not left out: a clock may be wrong; so do nodes to
+    which kube-scheduler did not put the last pod. Those to which another is on its way come before.
     """
     template = world.cluster.pod_index.template(problem.pod)
     awaited, busy = unproven_nodes(world, template), steering.busy(world)
     silent = dict.fromkeys(world.cluster.silent_nodes(world.requests.now()), SILENT)
+    silent |= dict.fromkeys(world.missed, BY_SCHEDULER)
     silent.pop(problem.pod.nominated, None)  # kube-scheduler makes room there
     excluded = silent | dict(problem.excluded)
     for last in world.refusals.tried_last(template, world.cluster.hosts.facts, awaited):

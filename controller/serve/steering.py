@@ -61,7 +61,7 @@ _MANY_REFUSED = Obstacle(
 )
 
 _TURN = "turn"
-"""Group of the pods that wait until fewer are on their way."""
+"""With the namespace, group of the pods that wait until fewer are on their way."""
 
 
 def is_steered(world: World, decision: Decision) -> bool:
@@ -105,15 +105,23 @@ def await_turn(world: World, record: PodRecord) -> Iterator[Act]:
 
 
 def wait_for_turn(world: World, pods: Sequence[Pod]) -> Wait | None:
-    """Have gated pods of one namespace wait while others are on their way; None if they may go."""
-    sent = [*world.steered.values()]
-    refused = [each.pod.key[0] for each in sent if each.steered and each.steered.is_refused]
-    own = refused.count(pods[0].key[0])
+    """Have gated pods of one namespace wait while others are on their way; None if they may go.
+
+    A namespace may have twice as many on their way as could still be sent: however many pods of how
+    many namespaces wait, there is room for one more namespace.
+    """
+    namespace, sent = pods[0].key[0], [(r.pod.key[0], r.steered) for r in world.steered.values()]
+    refused = [name for name, steered in sent if steered is not None and steered.is_refused]
+    own = refused.count(namespace)
     if own >= MOST_REFUSED_OF_ONE or (own and len(refused) >= MOST_REFUSED):
-        return Wait(_MANY_REFUSED, (), _TURN)
+        return Wait(_MANY_REFUSED, (), (_TURN, namespace))
     counted = len(sent) - max(0, len(refused) - MOST_REFUSED)
-    is_full = counted > 0 and counted + len(pods) > MOST
-    return Wait(None, (), _TURN) if is_full else None
+    most = min(MOST, len(world.cluster.fleet.schedulers) + len(refused))
+    has = sum(name == namespace for name, _ in sent) - own
+    is_full = counted + len(pods) > (MOST if len(pods) > 1 else most)
+    if counted and (is_full or has >= 2 * (most - counted)):
+        return Wait(None, (), (_TURN, namespace))
+    return None
 
 
 def steer(
@@ -153,8 +161,7 @@ def _write(world: World, pod: Pod, steered: Steered, done: Done) -> Write:
 
     def answered(answer: WriteAnswer) -> None:
         if answer.error is None:
-            steered.is_sent = True
-            _tell_sent(world, pod, steered)
+            _note_sent(world, pod, steered)
         elif not isinstance(answer.error, UnavailableError):
             end(world, world.cluster.pod_index.record(pod))
         if (known := world.cluster.pods.get(pod.key)) is not None and known.uid == pod.uid:
@@ -164,19 +171,18 @@ def _write(world: World, pod: Pod, steered: Steered, done: Done) -> Write:
     return Write(pod.claim_keys, job, answered)
 
 
-def _tell_sent(world: World, pod: Pod, steered: Steered) -> None:
+def _note_sent(world: World, pod: Pod, steered: Steered) -> None:
+    steered.is_sent = True
     world.cluster.pod_index.record(pod).gate_lifted = True
+    fields = {"pod": str(pod), "node": steered.node, "profiles": ", ".join(steered.profiles)}
+    _log.info("sent to kube-scheduler", extra=fields)
     if not steered.node:
         world.line.leaves(pod.uid)
-        world.reporter.nominated(pod, "sent to kube-scheduler, so that an autoscaler makes room")
         return
     world.labels.last_allocation = world.now()
     world.line.served(pod)
     for profile in filter(None, steered.profiles):
         world.cluster.fleet.demand.observe(profile)
-    what = ", ".join(profile or "a whole GPU" for profile in steered.profiles) or "a share"
-    message = f"nominated for node {steered.node}, where kube-scheduler is to allocate {what}"
-    world.reporter.nominated(pod, message)
 
 
 # -- what becomes of pods that were sent
@@ -190,18 +196,35 @@ def note_pod(world: World, pod: Pod) -> None:
     if (steered is None and node is None) or world.cluster.finalizer in pod.gates:
         return
     if pod.node or not pod.pending or _has_all(world, pod):
-        if _has_all(world, pod) or not pod.pending:
-            end(world, index.record(pod), _outcome(world, pod, steered))
-        return  # else its claims were allocated, which is told soon
-    if steered is None:  # sent by a former leader, or its claims were given back
-        record = index.record(pod)
-        steered = record.steered = Steered(node or "", is_sent=True)
-        world.steered[pod.uid] = record
+        if record is not None and steered is not None:
+            _served(world, record, steered)
+        return
+    if record is None or steered is None:  # sent by a former leader, or its claims were given back
+        record, steered = index.record(pod), Steered(node or "")
+        record.steered, world.steered[pod.uid] = steered, record
     steered.is_sent = True
     is_final = is_refused(pod.obj) and not pod.needs.preempts  # then the nomination may stay
     is_final = is_final or not steered.node or pod.nominated != steered.node
     if is_final and not steered.is_refused:
-        _refused(world, index.record(pod), steered)
+        _refused(world, record, steered)
+
+
+def _served(world: World, record: PodRecord, steered: Steered) -> None:
+    """Note that a pod has its claims, or has ended; a bound one may get them a little later."""
+    pod = record.pod
+    if not _has_all(world, pod) and pod.pending:
+        return
+    found = (known.claim.allocation for known in world.claims_of(pod))
+    nodes = {allocation.node for allocation in found if allocation is not None}
+    if steered.is_refused or not nodes:
+        end(world, record)
+    elif steered.node in nodes:
+        world.missed.discard(steered.node)
+        end(world, record, "nominated")
+    else:
+        if world.cluster.gangs.find(pod.key) is None:  # kube-scheduler places its gangs as a whole
+            world.missed.add(steered.node)
+        end(world, record, "elsewhere")
 
 
 def end(world: World, record: PodRecord, outcome: str = "") -> None:
@@ -237,11 +260,3 @@ def _has_all(world: World, pod: Pod) -> bool:
     """True if each claim of a pod is allocated."""
     found = [known.claim.allocation is not None for known in world.claims_of(pod)]
     return len(found) == len(pod.claim_keys) and all(found)
-
-
-def _outcome(world: World, pod: Pod, steered: Steered | None) -> str:
-    """What became of a pod that was sent, for the metrics; empty if nothing is to be counted."""
-    if steered is None or steered.is_refused:
-        return ""
-    nodes = {k.claim.allocation.node for k in world.claims_of(pod) if k.claim.allocation}
-    return ("nominated" if steered.node in nodes else "elsewhere") if nodes else ""

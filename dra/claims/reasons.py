@@ -16,7 +16,6 @@ class Reason(StrEnum):
     """Reasons of the controller's events."""
 
     ALLOCATED = "Allocated"
-    NOMINATED = "NodeNominated"
     WAITING = "WaitingForSlice"
     NO_SUCH_PROFILE = "NoSuchProfile"
     MIG_OFF = GpuReason.MIG_OFF

@@ -21,7 +21,6 @@ from tests.controller.helpers.objects import gpu, instance
 
 _NOT_OF_WAITING = {
     Reason.ALLOCATED,
-    Reason.NOMINATED,
     Reason.CLASS_CONFLICT,
     Reason.EXTENDED_RESOURCE_TAKEN,
     Reason.EVICTED,

@@ -95,10 +95,11 @@ def site(
     flags: tuple[str, ...] = (),
     schedulers: tuple[str, ...] = (),
     controller_flags: tuple[str, ...] = (),
+    apis: tuple[str, ...] = (),
 ) -> Iterator[Site]:
     """A control plane of its own; `nodes` are an allocator and a number of GPUs each."""
     (daemons := home / "d").mkdir(parents=True)
-    with served_plane(binaries, home / "cp", setup=Setup(gates=gates)) as control_plane:
+    with served_plane(binaries, home / "cp", setup=Setup(gates=gates, apis=apis)) as control_plane:
         api = control_plane.api
         driver = Driver(
             control_plane, daemons, schedulers=schedulers, controller_flags=controller_flags

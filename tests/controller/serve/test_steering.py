@@ -50,10 +50,12 @@ class Site:
     def ask(self, name: str, *profiles: str, **spec: Any) -> None:
         names = [f"{name}-{n}" for n, _ in enumerate(profiles)]
         for each, profile in zip(names, profiles, strict=True):
-            self.bench.claim(claim(each, request("r", f"mig-{profile}")))
-        labels = spec.pop("labels", {})
+            made = claim(each, request("r", f"mig-{profile}"))
+            made["metadata"]["namespace"] = spec.get("namespace", "default")
+            self.bench.claim(made)
+        more = {"labels": spec.pop("labels", {}), "namespace": spec.pop("namespace", "default")}
         made = pod(name, *names, cpu="10m", **{**GATED, **spec})
-        self.bench.pod({**made, "metadata": {**made["metadata"], "labels": labels}})
+        self.bench.pod({**made, "metadata": {**made["metadata"], **more}})
 
     def sent(self) -> dict[str, str]:
         """By name the pods whose gate is lifted and that have no node, with their nomination."""
@@ -158,12 +160,7 @@ def test_few_refused_pods_keep_others_of_their_namespace_from_being_sent_and_nob
     site.bench.run(seconds=61)
     assert "late" not in site.sent()
     assert "WaitingForScheduler" in site.bench.recorder.reasons("late")
-    other = pod("other", "o", cpu="10m", **GATED)
-    other["metadata"]["namespace"] = "elsewhere"
-    asked = claim("o", request("r", "mig-1g.5gb"))
-    asked["metadata"]["namespace"] = "elsewhere"
-    site.bench.claim(asked)
-    site.bench.pod(other)
+    site.ask("other", "1g.5gb", namespace="elsewhere")
     site.bench.run()
     assert site.sent()["other"]
     for name in [n for n in site.sent() if n.startswith("bad")][:refused]:
@@ -172,14 +169,31 @@ def test_few_refused_pods_keep_others_of_their_namespace_from_being_sent_and_nob
     assert "late" in site.sent(), "when they are gone it goes on"
 
 
-def test_no_more_than_some_tens_are_on_their_way() -> None:
+def test_no_more_than_some_tens_are_on_their_way_and_no_namespace_has_them_all() -> None:
     site = Site(*(f"n{n:03}" for n in range(steering.MOST + 6)))
-    for number in range(steering.MOST + 10):
-        site.ask(f"p{number:03}", "7g.40gb")
-    site.watch()
-    assert len(site.sent()) == steering.MOST
+    for namespace in ("default", "one", "two", "three", "four"):
+        for number in range(steering.MOST + 10):
+            site.ask(f"{namespace}-{number:03}", "7g.40gb", namespace=namespace)
+        site.watch()
+        if namespace == "default":
+            assert steering.MOST / 2 < len(site.sent()) < steering.MOST * 3 / 4
+    sent = Counter(name.rpartition("-")[0] for name in site.sent())
+    assert sent.total() <= steering.MOST
+    assert min(sent[n] for n in ("default", "one", "two", "three")) >= 1
     site.schedule(min(site.sent()))
-    assert len(site.sent()) == steering.MOST
+    assert len(site.sent()) == sent.total()
+
+
+def test_a_node_that_refuses_what_it_is_sent_is_tried_last() -> None:
+    site = Site("a", "b", "c")
+    site.ask("p", "1g.5gb")
+    site.watch()
+    assert site.sent() == {"p": "a"}
+    assert site.schedule("p", full=("a",)) == "b"
+    for name, where in (("q", "c"), ("r", "a")):
+        site.ask(name, "7g.40gb")
+        site.watch()
+        assert site.schedule(name) == where, "a, rather than nowhere"
 
 
 def test_the_next_leader_knows_who_is_on_the_way_and_who_was_refused() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from dra.kube.errors import ConflictError, KubeError, UnavailableError
 from tests.controller.helpers.desk import Desk
-from tests.controller.world.test_any_world import SEEDS, check_rest
+from tests.controller.world.test_any_world import SEEDS, THEIRS, check_rest
 from tests.controller.world.world import World
 from tests.controller.world.worldchecks import set_quotas
 
@@ -25,7 +25,7 @@ class Succession(World):
     def __init__(self, seed: int) -> None:
         self.late: list[Callable[[], object]] = []
         self.is_fencing = False
-        super().__init__(seed, finalizer_at_creation=False)
+        super().__init__(seed, finalizer_at_creation=False, schedulers=THEIRS[seed % 5])
 
     def act(self) -> None:
         if self.draw.random() < 0.2:
