@@ -33,6 +33,8 @@ from kubeletplugin.gpus.health import DeviceHealth
 from kubeletplugin.times import HEALTH_SECONDS
 
 _log = logging.getLogger(__name__)
+_STREAMS = 8
+"""Upper bound on streams of health: kubelet has one, and a second while it connects anew."""
 _AT_ONCE = 16
 """Upper bound on claims of one call that are worked on at the same time."""
 
@@ -191,6 +193,7 @@ class HealthBoard:
         self._condition = threading.Condition()
         self._changes = 0
         self._closed = False
+        self._open: list[grpc.ServicerContext] = []
 
     def notify(self) -> None:
         """Have all streams send the health again, as it may have changed."""
@@ -207,7 +210,8 @@ class HealthBoard:
     def stream(self, context: grpc.ServicerContext) -> Iterator[tuple[DeviceHealth, ...]]:
         """Yield the complete list at once, after every change, and every ``HEALTH_SECONDS``.
 
-        The stream ends when kubelet ends the call, or at :meth:`close`.
+        The stream ends when kubelet ends the call, at :meth:`close`, and once ``_STREAMS`` others
+        were opened after it: each takes a worker, which Prepare needs.
         """
         gone = threading.Event()
 
@@ -217,6 +221,11 @@ class HealthBoard:
 
         if not context.add_callback(leave):
             return
+        with self._condition:
+            self._open = [*(each for each in self._open if each.is_active()), context]
+            surplus, self._open = self._open[:-_STREAMS], self._open[-_STREAMS:]
+        for each in surplus:
+            each.cancel()
         while not (gone.is_set() or self._closed):
             with self._condition:
                 seen = self._changes
