@@ -120,16 +120,17 @@ class Hardware:
                 raise
             raise HostError(f"{error}; {problem}") from error
 
-    def discover(self) -> bool:
+    def discover(self, described: Mapping[str, Card] | None = None) -> bool:
         """Look for GPUs, name them, and look at each; released GPUs are not touched.
 
+        ``described``: by UUID, descriptions that still hold, which are not asked for again.
         Returns False if a GPU was not looked at, as somebody works on it.
 
         Raises:
             NvmlError: the driver cannot be asked.
             HostError: the file with the GPUs' names cannot be written.
         """
-        found = discover(self.session, self._addresses())
+        found = discover(self.session, self._addresses(), described=described or {})
         self._numbers |= assign_names(
             self._roots.state / "gpus.json",
             ((c.uuid, c.minor) for c in found.cards),
@@ -189,16 +190,18 @@ class Hardware:
     def poll(self) -> bool:
         """Look at every GPU that nobody works on; returns False if one was left out.
 
-        All GPUs are discovered anew when NVML describes one of them otherwise than before, and as
-        long as a GPU does not tell its UUID, as that may pass.
+        GPUs are discovered anew when NVML describes one of them otherwise than before, and as long
+        as one does not tell its UUID, or another fact, as that may pass. The others, which may be
+        many, keep their description then.
 
         Raises:
             DriverUnavailableError: the driver is gone.
             HostError: the file with the GPUs' names cannot be written.
         """
-        looks = self._poll()
+        units, looks = self.units(), self._poll()
         if self.problems or False in looks:
-            return self.discover()
+            held = (u for u, look in zip(units, looks, strict=True) if look is not False)
+            return self.discover({u.uuid: u.card for u in held})
         return None not in looks
 
     def observe(self, unit: GpuUnit) -> None:

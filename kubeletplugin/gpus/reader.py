@@ -165,7 +165,7 @@ class GpuReader:
         mode, condition = self._session.as_one(ask, gpu=unit.uuid)
         seen = unit.seen
         was_lost = seen is not None and seen.reason == GpuReason.GPU_LOST
-        if card.reason == GpuReason.NVML_ERROR or was_lost:
+        if card.silent or card.reason == GpuReason.NVML_ERROR or was_lost:
             return False  # a GPU that is back may have another minor number
         modes = (card.mig_enabled, card.mig_pending)
         return (mode or (False, False)) == modes and condition == card.condition

@@ -7,22 +7,16 @@ meaning of each action: NVIDIA, "GPU Memory Error Management", error recovery an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from ctypes import byref
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import pynvml
 
 from dra.gpu.inventory import GpuHealth, GpuReason
-from kubeletplugin.nvml.errors import (
-    DriverUnavailableError,
-    GpuLostError,
-    HangError,
-    NvmlError,
-    reset,
-)
+from kubeletplugin.nvml.errors import reset
 from kubeletplugin.nvml.session import Session
 
 _FIELDS = (
@@ -95,16 +89,7 @@ def read_condition(
         DriverUnavailableError: the driver is gone.
         HangError: a call has not come back.
     """
-    last = before or UNSAID
-
-    def ask(function: Callable[..., Any], *arguments: Any, instead: Any) -> Any:
-        try:
-            return session.call(function, *arguments, gpu=gpu)
-        except (GpuLostError, DriverUnavailableError, HangError):
-            raise
-        except NvmlError:
-            return instead
-
+    last, ask = before or UNSAID, partial(session.told, gpu=gpu)
     known = (last.recovery, last.remap_pending, last.remap_failed, last.ecc, last.ecc_pending)
     values = ask(pynvml.nvmlDeviceGetFieldValues, device, _FIELDS, instead=None)
     if values is not None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import pynvml
@@ -71,6 +71,7 @@ class Card(GpuFacts):
     ``switches_mig``: the MIG mode changes without a reset, as from Hopper on.
     ``geometry``: profiles of the GPU; None without MIG mode.
     ``condition``: the driver's word on errors, fabric and modes of the GPU.
+    ``silent``: the GPU did not tell one of the facts, which is empty or 0, and may tell it soon.
     ``reason`` and ``problem``: a word for programs and a text for people why the GPU cannot be
     used; both are empty when it can.
     """
@@ -85,6 +86,7 @@ class Card(GpuFacts):
     switches_mig: bool = False
     geometry: Geometry | None = None
     condition: Condition = UNSAID
+    silent: bool = False
     reason: str = ""
     problem: str = ""
 
@@ -98,6 +100,19 @@ class Card(GpuFacts):
         return trouble(self.condition, mig=self.mig_enabled, uuid=self.uuid, name=name)
 
 
+_FACTS = (
+    pynvml.nvmlDeviceGetName,
+    pynvml.nvmlDeviceGetCudaComputeCapability,
+    pynvml.nvmlDeviceGetArchitecture,
+    pynvml.nvmlDeviceGetBrand,
+    pynvml.nvmlDeviceGetPciInfo,
+    pynvml.nvmlDeviceGetMemoryInfo,
+)
+"""What a GPU may refuse to tell: the fact is left out then. Without its UUID, minor number, MIG
+mode, profiles or their placements, NOT_SUPPORTED aside, the GPU is."""
+_NONE: Mapping[str, Card] = {}
+
+
 @dataclass(frozen=True, slots=True)
 class Discovery:
     """GPUs that were found. ``problems``: one text for each GPU that did not tell its UUID."""
@@ -108,8 +123,15 @@ class Discovery:
     problems: tuple[str, ...]
 
 
-def discover(session: Session, addresses: Collection[str] | None = None) -> Discovery:
+def discover(
+    session: Session,
+    addresses: Collection[str] | None = None,
+    *,
+    described: Mapping[str, Card] = _NONE,
+) -> Discovery:
     """Read every GPU; with PCI ``addresses`` only the GPUs there, and no other is touched.
+
+    ``described``: by UUID, cards that still hold; these GPUs are only asked who they are.
 
     Raises:
         NvmlError: the driver itself cannot be asked.
@@ -127,7 +149,8 @@ def discover(session: Session, addresses: Collection[str] | None = None) -> Disc
         problems.append(str(error))
     for place in range(count) if addresses is None else addresses:
         try:
-            cards.append(_read(session, session.take(place)))
+            found = session.take(place)
+            cards.append(described.get(found.uuid) or _read(session, found))
         except NvmlError as error:
             past_the_last = error.code == pynvml.NVML_ERROR_INVALID_ARGUMENT
             if uncounted is not None and past_the_last and addresses is None:
@@ -178,9 +201,6 @@ def _read(session: Session, found: Device) -> Card:
 
 
 def _describe(session: Session, device: Any, *, uuid: str, minor: int) -> Card:
-    def ask(function: Any) -> Any:
-        return session.call(function, device, gpu=uuid)
-
     mode = mig_mode(session, uuid)
     enabled, pending = mode or (False, False)
     reason = problem = ""
@@ -188,27 +208,23 @@ def _describe(session: Session, device: Any, *, uuid: str, minor: int) -> Card:
         reason = GpuReason.MIG_PENDING
         wanted = "on" if pending else "off"
         problem = f"MIG mode turns {wanted} at the next GPU reset; {reset(uuid)}"
-    try:
-        name = ask(pynvml.nvmlDeviceGetName)
-    except NotSupportedError:  # the driver may be older than the call
-        name = ""
-    major, minor_version = ask(pynvml.nvmlDeviceGetCudaComputeCapability)
-    architecture = ask(pynvml.nvmlDeviceGetArchitecture)
-    brand = ask(pynvml.nvmlDeviceGetBrand)
-    pci = ask(pynvml.nvmlDeviceGetPciInfo)
+    refusals: list[NvmlError] = []
+    ask = partial(session.told, instead=None, gpu=uuid, refusals=refusals)
+    name, capability, architecture, brand, pci, memory = (ask(each, device) for each in _FACTS)
     # ``00000000:07:00.0`` is ``0000:07:00.0`` to Linux.
-    domain, _, rest = text(pci.busId).lower().partition(":")
+    domain, _, rest = text(pci.busId).lower().partition(":") if pci else ("", "", "")
     return Card(
         uuid=uuid,
         minor=minor,
-        product_name=name,
-        brand=_BRANDS.get(brand, f"Brand{brand}"),
+        product_name=name or "",
+        brand="" if brand is None else _BRANDS.get(brand, f"Brand{brand}"),
         architecture=architecture_name(architecture),
-        cuda_compute_capability=f"{major}.{minor_version}",
-        pci_bus_id=f"{domain[-4:]}:{rest}",
-        pci_device_id=pci.pciDeviceId,
-        pci_subsystem_id=pci.pciSubSystemId,
-        memory_mib=ask(pynvml.nvmlDeviceGetMemoryInfo).total // _MIB,
+        cuda_compute_capability=".".join(map(str, capability or ())),
+        pci_bus_id=f"{domain[-4:]}:{rest}" if pci else "",
+        pci_device_id=pci.pciDeviceId if pci else 0,
+        pci_subsystem_id=pci.pciSubSystemId if pci else 0,
+        memory_mib=memory.total // _MIB if memory else 0,
+        silent=any(error.passing for error in refusals),
         mig_capable=mode is not None,
         mig_enabled=enabled,
         mig_pending=pending,

@@ -48,6 +48,7 @@ _CHANGES = frozenset(
 _BY_ADDRESS = pynvml.nvmlDeviceGetHandleByPciBusId
 _SUCCESS = code_name(pynvml.NVML_SUCCESS)
 T = TypeVar("T")
+D = TypeVar("D")
 P = ParamSpec("P")
 
 
@@ -202,6 +203,30 @@ class Session:
                 raise NvmlError(error.operation, error.code, gpu=gpu) from error
             raise
 
+    def told(
+        self,
+        function: Callable[..., T],
+        *arguments: Any,
+        instead: D,
+        gpu: str = "",
+        refusals: list[NvmlError] | None = None,
+    ) -> T | D:
+        """Result of :meth:`call`, or ``instead`` where NVML refuses it: that joins ``refusals``.
+
+        Raises:
+            GpuLostError: the GPU is gone.
+            DriverUnavailableError: the driver is gone.
+            HangError: the call has not come back.
+        """
+        try:
+            return self.call(function, *arguments, gpu=gpu)
+        except (GpuLostError, DriverUnavailableError, HangError):
+            raise
+        except NvmlError as error:
+            if refusals is not None:
+                refusals.append(error)
+            return instead
+
     def device(self, uuid: str) -> Any:
         """Handle of a GPU; in a new generation it is taken anew at the GPU's last PCI address.
 
@@ -252,9 +277,9 @@ class Session:
         return str(self.call(pynvml.nvmlSystemGetDriverVersion))
 
     def cuda_version(self) -> str:
-        """Newest CUDA version that the driver serves, such as ``12.8``."""
-        version = int(self.call(pynvml.nvmlSystemGetCudaDriverVersion))
-        return f"{version // 1000}.{version % 1000 // 10}"
+        """Newest CUDA version that the driver serves, such as ``12.8``; empty if not told."""
+        version = self.told(pynvml.nvmlSystemGetCudaDriverVersion, instead=0)
+        return f"{version // 1000}.{version % 1000 // 10}" if version else ""
 
     def _verified(self, handle: Any, *, label: str) -> Device:
         """The GPU of a handle, by the UUID that the GPU tells; its handle is kept from now on."""

@@ -102,12 +102,12 @@ def test_one_gpu_that_fails_hides_no_other(make_node: MakeNode, *, lost: bool) -
     if lost:
         node.machine.lose(1)
     else:
-        function = "nvmlDeviceGetArchitecture"
+        function = "nvmlDeviceGetMigMode"
         refused = Fault(function=function, action="return", code=Return.UNKNOWN, times=0, gpu=1)
         node.machine.inject(refused)
     checked = node.check()
     assert checked.code == 0, checked.screen
-    assert ("LOST" if lost else "nvmlDeviceGetArchitecture") in text(checked.report, Item.GPUS)
+    assert ("LOST" if lost else "nvmlDeviceGetMigMode") in text(checked.report, Item.GPUS)
     assert "1 of" in text(checked.report, Item.GPUS)
 
 

@@ -81,8 +81,8 @@ def test_a_verdict_is_told_though_somebody_has_begun_to_work_on_the_gpu_when_it_
     wait_for("nobody at work", lambda: not unit.lock.is_held)
     begun: list[bool] = []
 
-    def read_then_work(*arguments: Any) -> Any:
-        found = discover(*arguments)
+    def read_then_work(*arguments: Any, **named: Any) -> Any:
+        found = discover(*arguments, **named)
         if not begun:
             begun.append(unit.lock.enter(None))
         return found
