@@ -160,12 +160,13 @@ def _write(session: Session, inventory: Inventory, drain: Drain | None) -> None:
 def _look(session: Session, name: str, gpus: Collection[str], evicted: set[str]) -> _State:
     """State of ``gpus`` of a node; of all its GPUs if ``gpus`` is empty.
 
-    A GPU is in use while claims have slots on it. Foreign instances, and placements that a GPU
-    keeps until it is reset, do not count.
+    A GPU is in use while claims have slots on it. Foreign instances, placements that a GPU keeps
+    until it is reset, and slices for nobody on a GPU that was released for that, do not count.
     """
     node = read_site(session).named(name)
     views = [v for v in node.gpus if not gpus or v.gpu.name in gpus]
-    users = [(v, s) for v in views for s in v.slots if s.claim is not None]
+    held_up = [(v, s) for v in views for s in v.slots if s.claim is not None]
+    users = [(v, s) for v, s in held_up if s.users or v.gpu.reason != GpuReason.RELEASED]
     held = [v.gpu.name for v in views if v.gpu.reason != GpuReason.RELEASED]
     return _State(node, [v.gpu.name for v in views], users, held, evicted)
 

@@ -41,6 +41,10 @@ class Verdict:
     nodes: Mapping[str, NodeAnswer] = field(default_factory=dict)
     wanted: tuple[str, ...] = ()
 
+    def plus(self, more: Finding) -> Verdict:
+        """The verdict with a further finding, of the least weight."""
+        return replace(self, findings=(*self.findings, more))
+
 
 @dataclass(frozen=True, slots=True)
 class ObjectExplanation:
@@ -73,6 +77,10 @@ class Explainer:
             self._said(pod, made) if self._facts.is_partial else self._unserved(pod, made)
         )
         verdict = verdict or self._seated(pod, seats, told)
+        going = [str(known.claim.ref) for known in made if known.claim.deleting]
+        if going and seats and not pod.deleting:
+            text = f"claim {', '.join(going)} is being deleted, and goes with the pod"
+            verdict = verdict.plus(finding(Why.CLAIM_GOING, text))
         return ObjectExplanation("Pod", pod.key, verdict, seats, told)
 
     def claim(self, known: KnownClaim) -> ObjectExplanation:
@@ -110,8 +118,7 @@ class Explainer:
         verdict = Verdict(*find_seated(pod, seats, self._facts, told, elsewhere=elsewhere))
         held = {seat.claim.key for seat in seats if seat.slot and seat.slot.profile}
         if missed := self._judge.near_miss(held):
-            found = (*verdict.findings, finding(Reason.NEAR_MISS, missed))
-            verdict = replace(verdict, findings=found)
+            return verdict.plus(finding(Reason.NEAR_MISS, missed))
         return verdict
 
     def _before_claims(self, pod: Pod) -> Verdict | None:

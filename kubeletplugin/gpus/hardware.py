@@ -12,7 +12,7 @@ from pathlib import Path
 
 from cdi.files import write_durably
 from dra.gpu.inventory import Gpu, GpuReason
-from dra.gpu.names import parse_device
+from dra.gpu.names import gpu_name, parse_device
 from dra.kube.loop import Loop
 from kubeletplugin import times
 from kubeletplugin.common import Common
@@ -30,7 +30,7 @@ from kubeletplugin.host.nodes import (
 )
 from kubeletplugin.host.processes import openers
 from kubeletplugin.journal.entries import Entry, EntryKey
-from kubeletplugin.nvml.errors import NvmlError, is_mismatch
+from kubeletplugin.nvml.errors import NvmlError, is_mismatch, serve_gpus
 from kubeletplugin.nvml.gpus import Card, discover
 from kubeletplugin.nvml.session import Session
 
@@ -137,6 +137,7 @@ class Hardware:
             hints=self._numbers,
         )
         numbers = self._numbers
+        serve_gpus({c.uuid: gpu_name(numbers[c.uuid]) for c in found.cards})
         with self._mutex:
             known = self._units
             # A GPU that does not answer may be a known one; one with claims is kept.

@@ -5,7 +5,7 @@ A code (nvmlReturn_t) that has no class of its own becomes a plain NvmlError.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import pynvml
 
@@ -21,6 +21,8 @@ RELEASE_DCGM = (
 in use."""
 _GPU = "<gpu>"
 _node = "<node>"
+_gpus: dict[str, str] = {}
+"""Names ``gpu-<n>`` of the node's GPUs, by UUID, as far as they are known."""
 
 
 def serve_node(name: str) -> None:
@@ -29,24 +31,30 @@ def serve_node(name: str) -> None:
     _node = name or _node
 
 
+def serve_gpus(names: Mapping[str, str]) -> None:
+    """Set the names of GPUs, by UUID, in all remedies of this process."""
+    _gpus.update(names)
+
+
 def node_name() -> str:
     """Name of the node in remedies; ``<node>`` before :func:`serve_node`."""
     return _node
 
 
-def reset(uuid: str, *, node: str = "", gpu: str = _GPU) -> str:
+def reset(uuid: str, *, node: str = "", gpu: str = "") -> str:
     """Remedy: reset of a GPU.
 
-    ``gpu``: the GPU's name ``gpu-<n>`` for kubectl, if it is known. Nobody can reset a GPU that a
-    process has open, and this program has all its GPUs open. So the remedy begins with a drain,
-    upon which this program releases the GPU.
+    ``gpu``: the GPU's name ``gpu-<n>`` for kubectl; that of ``serve_gpus`` if empty. Nobody can
+    reset a GPU that a process has open, and this program has all its GPUs open. So the remedy
+    begins with a drain, upon which this program releases the GPU.
     """
-    return remedy(GpuReason.GPU_LOST, node=node or _node, gpu=gpu, uuid=uuid)
+    name = gpu or _gpus.get(uuid, _GPU)
+    return remedy(GpuReason.GPU_LOST, node=node or _node, gpu=name, uuid=uuid)
 
 
-def enable_mig(uuid: str, *, node: str = "", gpu: str = _GPU) -> str:
+def enable_mig(uuid: str, *, node: str = "", gpu: str = "") -> str:
     """Remedy: MIG mode is to be turned on, while no client has the GPU open."""
-    return _set_mig(1, uuid, node=node or _node, gpu=gpu)
+    return _set_mig(1, uuid, node=node or _node, gpu=gpu or _gpus.get(uuid, _GPU))
 
 
 def disable_mig(uuid: str, *, node: str, gpu: str, switches: bool) -> str:
@@ -131,8 +139,11 @@ class NvmlError(Exception):
 
     def remedy(self) -> str:
         """Remedy for the code; empty where none is known."""
-        if self.code in {pynvml.NVML_ERROR_RESET_REQUIRED, pynvml.NVML_ERROR_GPU_IS_LOST}:
-            return reset(self.gpu or "<uuid>")
+        uuid = self.gpu.partition(" ")[0] or "<uuid>"  # "GPU-... (events)"
+        if self.code == pynvml.NVML_ERROR_RESET_REQUIRED:
+            return reset(uuid)
+        if self.code == pynvml.NVML_ERROR_GPU_IS_LOST:
+            return f"the GPU fell off the bus; {reset(uuid)}"
         return _REMEDIES.get(self.code, "")
 
     @property

@@ -349,6 +349,14 @@ def test_a_claim_that_is_being_deleted_names_what_holds_it(classes: World, mig: 
     classes.add_node("node-a")
     classes.hold("c", "node-a", "gpu-0-mig-3g20gb-9-4", pod_name="p")
     classes.set_finalizers("c")
+    classes.hold("d", "node-a", "gpu-0-mig-3g20gb-9-0", pod_name="q")
+    classes.set_finalizers("d")
+    classes.api.delete(RESOURCE_CLAIMS, "d", namespace="default")
+    running = mig("explain", "q", "-o", "json").json
+    assert (running["state"], running["reason"]) == ("Running", "ClaimTerminating")
+    assert [f["reason"] for f in mig("explain", "claim/d", "-o", "json").json["findings"]] == [
+        "ClaimTerminating"
+    ]
     ended = classes.api.get(PODS, "p", namespace="default")
     classes.set_status(PODS, ended, {"phase": "Succeeded"})
     classes.api.delete(RESOURCE_CLAIMS, "c", namespace="default")

@@ -243,3 +243,15 @@ def test_when_its_time_is_over_it_says_so_and_what_is_wrong(node: World, mig: Mi
     ran = mig("drain", "node-a", "gpu-0", "--wait", "--timeout", "0")
     assert ran.code == 1, "whoever resets the GPU next must know that it is still held"
     assert ran.out.endswith("the node's plugin has not released gpu-0 after 0 s\n")
+
+
+def test_a_lost_gpu_that_was_released_can_be_reset_whatever_its_slices_say(
+    node: World, mig: Mig
+) -> None:
+    gone = instance("1g.5gb", 0, uid="gone", state="reclaiming")
+    lost = gpu(0, "node-a", instances=(gone,), reason="GpuReleased", unavailable="it may be reset")
+    node.api.delete(RESOURCE_CLAIMS, "idle", namespace="default")
+    node.replace_gpus("node-a", lost, gpu(1, "node-a"))
+    ran = mig("drain", "node-a", "gpu-0", "--wait")
+    assert ran.code == 0
+    assert ran.out.endswith("released them:\n  gpu-0  it may be reset\n")

@@ -204,6 +204,9 @@ def test_a_lost_gpu_is_heard_of_and_usable_when_it_is_back(
     assert rig.prepared(rig.claim("gpu-1-mig-2g10gb-14-0"))
     about = [("Node", rig.node), ("Pod", f"pod-of-{lost.name}"), ("ResourceClaim", lost.name)]
     wait_for("events", lambda: told(rig, "GpuLost") == about)
+    for event in events(rig, "GpuLost"):
+        assert "fell off the bus; reset the GPU (kubectl mig drain" in event["message"]
+        assert f"gpu-0 --wait, nvidia-smi -r -i {rig.machine.gpu(0).uuid}," in event["message"]
     rig.machine.recover(0)
     assert rig.daemon is not None
     rig.poll()
