@@ -25,7 +25,7 @@ from dra.common.resources import Obj, ObjectKey
 from dra.gangs.membership import GangKey, read_membership
 from dra.gpu.geometry import Occupant
 from dra.gpu.inventory import ClaimRef
-from dra.gpu.names import MigDevice, class_name, mig_device, parse_device
+from dra.gpu.names import MigDevice, class_name, finalizer, mig_device, parse_device
 from dra.pods.pods import Pod, read_pod, urgency
 
 
@@ -48,7 +48,7 @@ class Forecast:
 
 
 def forecast(facts: ClusterFacts, judge: Judge, profile: str, number: int) -> Forecast | Obstacle:
-    """Forecast for ``number`` pods with a slice each, which may run on all untainted nodes.
+    """Forecast for ``number`` gated pods with a slice each, which may run on all untainted nodes.
 
     ``profile``: a profile, or the name of a class.
     """
@@ -61,7 +61,8 @@ def forecast(facts: ClusterFacts, judge: Judge, profile: str, number: int) -> Fo
         missing = judge.reader.missing_class(claim.claim)
         shared = f"DeviceClass {wanted!r} selects devices of others, too"
         return Obstacle(Reason.NO_SUCH_CLASS, no_such_class(missing, ()) if missing else shared)
-    pod = read_pod({"metadata": claim.obj["metadata"], "spec": {}})
+    gated = {"schedulingGates": [{"name": finalizer(facts.driver)}]}
+    pod = read_pod({"metadata": claim.obj["metadata"], "spec": gated})
     posed = pose_problem(pod, read, facts.hosts)
     if not isinstance(posed, Problem):
         return posed.obstacle

@@ -42,14 +42,17 @@ _log = logging.getLogger(__name__)
 MOST = 64
 """Upper bound on pods that were sent and have no devices yet; a larger gang is sent by itself."""
 
-MOST_REFUSED = 32
+MOST_REFUSED = 8
 """Refused pods that wait, after which none is sent of a namespace that has one of them.
 
 No more count in ``MOST``, so that pods that never fit cannot keep others from being sent.
 """
 
-MOST_REFUSED_OF_ONE = 8
-"""Refused pods of one namespace that wait, after which no other of it is sent."""
+MOST_REFUSED_OF_ONE = 4
+"""Refused pods of one namespace that wait, after which no other of it is sent.
+
+kube-scheduler tries each again every ten seconds, on all nodes: 0.2 s at 30 nodes, 2 s at 100.
+"""
 
 ON_ITS_WAY = "another pod is on its way there"
 
@@ -107,19 +110,22 @@ def await_turn(world: World, record: PodRecord) -> Iterator[Act]:
 def wait_for_turn(world: World, pods: Sequence[Pod]) -> Wait | None:
     """Have gated pods of one namespace wait while others are on their way; None if they may go.
 
-    A namespace may have twice as many on their way as could still be sent: however many pods of how
-    many namespaces wait, there is room for one more namespace.
+    A namespace begins with a few, and has one more on the way for each that was placed, up to twice
+    as many as could still be sent: so there is always room for one more namespace.
     """
     namespace, sent = pods[0].key[0], [(r.pod.key[0], r.steered) for r in world.steered.values()]
     refused = [name for name, steered in sent if steered is not None and steered.is_refused]
     own = refused.count(namespace)
-    if own >= MOST_REFUSED_OF_ONE or (own and len(refused) >= MOST_REFUSED):
+    is_crowded = len(refused) >= MOST_REFUSED
+    if own >= MOST_REFUSED_OF_ONE or (own and is_crowded):
         return Wait(_MANY_REFUSED, (), (_TURN, namespace))
     counted = len(sent) - max(0, len(refused) - MOST_REFUSED)
     most = min(MOST, len(world.cluster.fleet.schedulers) + len(refused))
-    has = sum(name == namespace for name, _ in sent) - own
-    is_full = counted + len(pods) > (MOST if len(pods) > 1 else most)
-    if counted and (is_full or has >= 2 * (most - counted)):
+    if len(pods) > 1:
+        return Wait(None, (), (_TURN, namespace)) if 0 < counted > MOST - len(pods) else None
+    has = sum(name == namespace for name, _ in sent)
+    trust = (1 if is_crowded else MOST_REFUSED_OF_ONE) + (world.trusted.find(namespace) or 0)
+    if counted and has >= min(trust, own + 2 * (most - counted)):
         return Wait(None, (), (_TURN, namespace))
     return None
 
@@ -218,7 +224,10 @@ def _served(world: World, record: PodRecord, steered: Steered) -> None:
     nodes = {allocation.node for allocation in found if allocation is not None}
     if steered.is_refused or not nodes:
         end(world, record)
-    elif steered.node in nodes:
+        return
+    namespace = record.pod.key[0]
+    world.trusted.put(namespace, min(MOST, 1 + (world.trusted.find(namespace) or 0)))
+    if steered.node in nodes:
         world.missed.discard(steered.node)
         end(world, record, "nominated")
     else:
@@ -241,6 +250,7 @@ def _refused(world: World, record: PodRecord, steered: Steered) -> None:
     """Note that kube-scheduler found no node for a pod, which is its own from now on."""
     _log.info("refused by kube-scheduler", extra={"pod": str(record.pod), "node": steered.node})
     steered.is_refused = True
+    world.trusted.put(record.pod.key[0], 0)
     if steered.node:
         world.reporter.metrics.steered("refused")
         world.refusals.refuse(world.cluster.pod_index.template(record.pod), steered.node)

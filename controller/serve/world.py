@@ -183,6 +183,8 @@ class World:
         self.rooms = RoomPlans([now() + times.HOUR * (n + 1) / most for n in range(most)])
         self.steered: dict[str, PodRecord] = {}
         """By UID, the pods that were sent to kube-scheduler and have no devices yet."""
+        self.trusted: BoundedCache[str, int] = BoundedCache(_TEMPLATES)
+        """By namespace, pods sent to kube-scheduler that it placed since it refused one."""
         self.missed: set[str] = set()
         """Nodes where the last pod that was sent to them was not placed."""
         self.gangs_rest_until = float("-inf")

@@ -317,6 +317,12 @@ def by_scheduler(world: World) -> None:
     waiting_pod(world)
 
 
+@situation("the scheduler allocates a gated pod", "AboutToBeAllocated", "it fits on node-a")
+def steered(world: World) -> None:
+    world.add_node("node-a", allocator=AllocatorKind.SCHEDULER)
+    waiting_pod(world, pod={"schedulingGates": [{"name": f"{DRIVER}/allocation"}]})
+
+
 @situation("no MigNode", "NoMigNode", "no MigNode exists")
 def no_mignode(world: World) -> None:
     waiting_pod(world)

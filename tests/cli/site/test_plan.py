@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import structs
 
 from dra.common.resources import PODS, RESOURCE_CLAIMS
-from dra.gpu.inventory import ClaimRef
+from dra.gpu.inventory import AllocatorKind, ClaimRef
 from tests.cli.conftest import Mig
 from tests.cli.world import World
 from tests.controller.helpers.objects import gpu, instance
@@ -116,3 +116,14 @@ def test_a_class_is_taken_for_the_smallest_profile_that_it_gives(world: World, m
     assert (ran.code, ran.json["profile"]) == (0, "1g.10gb")
     assert mig("plan", "-p", "mig-min-10gb").out == mig("plan", "-p", "1g.10gb").out
     assert mig("plan", "-p", "mig-1g.10gb").out == mig("plan", "-p", "1g.10gb").out
+
+
+def test_of_nodes_that_kube_scheduler_allocates_the_next_devices_count(
+    world: World, mig: Mig
+) -> None:
+    theirs = [gpu(minor, "node-a") for minor in range(2)]
+    world.add_node("node-a", *theirs, allocator=AllocatorKind.SCHEDULER)
+    world.add_classes("4g.20gb")
+    world.hold("c", "node-a", "gpu-0-mig-4g20gb-5-0", pod_name="runner")
+    ran = mig("plan", "--profile", "4g.20gb")
+    assert "4g.20gb at node-a gpu-1 0:4" in ran.out
