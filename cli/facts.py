@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from cli.kept import kept
 from cli.output import CliError, Exit, ago
 from cli.session import Session
 from cli.site import Site, survey
@@ -13,7 +14,6 @@ from dra.claims.claims import read_claim
 from dra.claims.classes import DeviceClass, read_class
 from dra.claims.conditions import claims_allocated
 from dra.claims.reader import KnownClaim
-from dra.claims.trimming import trim_claim_spec
 from dra.common.resources import (
     DEVICE_CLASSES,
     EVENTS,
@@ -32,14 +32,13 @@ from dra.common.resources import (
     Resource,
     at,
 )
-from dra.gangs.membership import KINDS, PodGroups, read_annotations, read_membership, read_pod_group
+from dra.gangs.membership import KINDS, PodGroups, read_membership, read_pod_group
 from dra.gpu.names import finalizer
 from dra.kube.client import first_served
 from dra.kube.errors import ForbiddenError, ObjectNotFoundError
 from dra.pods.nodefit import read_node
-from dra.pods.pods import UNREAD, Pod, read_pod
+from dra.pods.pods import Pod, read_pod
 from dra.pods.residents import Hosts
-from dra.pods.trimming import trim_pod
 from dra.pods.volumes import read_storage_class, read_volume, read_volume_claim
 
 LIVE = "status.phase!=Succeeded,status.phase!=Failed"
@@ -170,7 +169,7 @@ def mignodes(session: Session) -> list[Obj]:
 
 def read_site(session: Session) -> Site:
     """The nodes with MIG GPUs, and who holds what there."""
-    claims = session.api.list(RESOURCE_CLAIMS).items
+    claims = session.api.list(RESOURCE_CLAIMS, keep=kept(session.driver)[RESOURCE_CLAIMS]).items
     return survey(mignodes(session), claims, driver=session.driver, now=session.now())
 
 
@@ -188,7 +187,12 @@ def read_facts(session: Session, namespace: str, *, listed: Lister | None = None
         ForbiddenError: claims or pods of the namespace may not be read either.
     """
     unread: list[str] = []
-    listed = listed or (lambda resource, **selection: session.api.list(resource, **selection).items)
+    keep = kept(session.driver)
+
+    def asked(resource: Resource, **selection: str) -> list[Obj]:
+        return session.api.list(resource, keep=keep.get(resource), **selection).items
+
+    listed = listed or asked
 
     def all_of(resource: Resource, **selection: str) -> list[Obj]:
         try:
@@ -209,10 +213,9 @@ def read_facts(session: Session, namespace: str, *, listed: Lister | None = None
     pod_objects = all_of(PODS, field_selector=LIVE)
     if str(PODS) in unread:
         pod_objects = listed(PODS, namespace=namespace)
-    annotations = read_annotations(session.driver)
-    pods = {p.key: p for p in (_read_pod(obj, annotations) for obj in pod_objects)}
+    pods = {p.key: p for p in map(read_pod, pod_objects)}
     known = {
-        (c["metadata"]["namespace"], c["metadata"]["name"]): _read_claim(c, session.driver)
+        (c["metadata"]["namespace"], c["metadata"]["name"]): KnownClaim(read_claim(c), c)
         for c in claims
     }
     templates = all_of(RESOURCE_CLAIM_TEMPLATES, namespace=namespace) if namespace else []
@@ -261,20 +264,6 @@ def _pod_groups(session: Session, pods: Iterable[Pod], all_of: Lister) -> PodGro
         for obj in objects:
             groups.set(read_pod_group(kind, obj))
     return groups
-
-
-def _read_pod(obj: Obj, annotations: tuple[str, ...]) -> Pod:
-    """A pod; if it is too large for the controller, with those needs alone that are read there."""
-    trimmed = obj if UNREAD in obj["spec"] else trim_pod(obj, annotations)
-    if UNREAD not in trimmed["spec"]:
-        return read_pod(obj)
-    return replace(read_pod(trimmed), obj=obj)
-
-
-def _read_claim(obj: Obj, driver: str) -> KnownClaim:
-    """A claim; if it is too large for the controller, with that part alone that is read there."""
-    spec = trim_claim_spec(at(obj, "spec", default={}), driver)
-    return KnownClaim(read_claim({**obj, "spec": spec}), obj)
 
 
 def _hosts(

@@ -29,7 +29,7 @@ from dra.gpu.names import DEFAULT_DRIVER
 from dra.kube import errors
 from dra.kube.client import KubeApi
 from dra.kube.connection import Connection
-from dra.kube.http import HttpClient
+from dra.kube.http import HttpClient, Keep
 from dra.kube.kubeconfig import load_access
 from dra.sandbox.process import Sandbox, SandboxError
 
@@ -65,9 +65,9 @@ class HarmlessClient(HttpClient):
         found: Obj = _harmless(super().call(*args, **kwargs))
         return found
 
-    def item(self, raw: msgspec.Raw) -> Obj:
-        """An item of a list, made harmless."""
-        found: Obj = _harmless(super().item(raw))
+    def item(self, raw: msgspec.Raw, keep: Keep) -> Obj | None:
+        """What is kept of an item of a list, made harmless."""
+        found: Obj | None = _harmless(super().item(raw, keep))
         return found
 
 

@@ -19,6 +19,9 @@ REQUEST = 4.0
 # warnings.
 MIRRORS_MISSING_TOLD = 10.0
 
+# A list waits for the deciding thread to take what was listed so far, so that memory is bounded.
+INBOX_FULL = 5.0
+
 # Claims of living pods that cannot be fenced (a webhook refuses it, say) delay the first decision,
 # all together.
 FENCE = 10.0

@@ -9,6 +9,7 @@ from typing import Any
 
 from cli.drawing import draw_node, remarks, write_legend, write_list, write_summary
 from cli.facts import mignodes, read_site
+from cli.kept import kept
 from cli.output import Exit, Output
 from cli.session import Session
 from cli.site import GpuView, NodeView, Site, Slot, survey
@@ -30,13 +31,15 @@ def run(session: Session, *, node: Sequence[str] = (), watch: bool = False) -> i
 
 def _watch(session: Session, wanted: Sequence[str]) -> None:
     """Draw again when a MigNode or a claim has changed, until interrupted."""
+    from dra.kube.http import whole  # noqa: PLC0415 - as the next
     from dra.kube.reflector import Reflector  # noqa: PLC0415 - threads, for this option only
 
     mignodes(session)  # raises at once where the cluster lacks the resource
     changed = threading.Event()
+    claim = kept(session.driver)[RESOURCE_CLAIMS]
     nodes, claims = mirrors = [
-        Reflector(session.api, resource, on_event=lambda _: changed.set())
-        for resource in (MIG_NODES, RESOURCE_CLAIMS)
+        Reflector(session.api, resource, on_event=lambda _: changed.set(), keep=keep)
+        for resource, keep in ((MIG_NODES, whole), (RESOURCE_CLAIMS, claim))
     ]
     for mirror in mirrors:
         mirror.start()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from cli.kept import kept
 from cli.output import CliError, Exit
 from cli.session import Session
 from cli.site import Hindrance, Site, find_hindrance, survey
@@ -59,7 +60,9 @@ def _claims(session: Session, namespace: str, names: Sequence[str]) -> list[Clai
     Raises:
         CliError: there is no claim of a given name.
     """
-    found = [read_claim(c) for c in session.api.list(RESOURCE_CLAIMS, namespace=namespace).items]
+    keep = kept(session.driver)[RESOURCE_CLAIMS]
+    listed = session.api.list(RESOURCE_CLAIMS, namespace=namespace, keep=keep).items
+    found = [read_claim(c) for c in listed]
     if missing := sorted({*names} - {c.ref.name for c in found}):
         raise CliError(
             Exit.NOT_FOUND, f"namespace {namespace} has no claim {', '.join(map(repr, missing))}"

@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
-from cli.facts import COMPONENT, LIVE
+from cli.facts import LIVE
+from cli.kept import kept
 from cli.output import CliError, Exit
-from cli.page.content import Content, said
-from dra.claims.trimming import trim_claim_spec
-from dra.common.resources import EVENTS, MIG_NODES, PODS, RESOURCE_CLAIMS, Obj, Resource, at, picked
-from dra.gangs.membership import read_annotations
+from cli.page.content import Content
+from dra.common.resources import EVENTS, MIG_NODES, PODS, RESOURCE_CLAIMS, Obj, Resource
 from dra.kube.client import KubeApi
 from dra.kube.errors import ForbiddenError, ObjectNotFoundError
+from dra.kube.http import whole
 from dra.kube.reflector import Reflector
-from dra.pods.trimming import trim_pod
 
 _SOURCES = ("{driver}", "{driver}/controller")
 """Components in whose name the plugin and the controller write events."""
-_STATUS = ("extendedResourceClaimStatus",)
-_EVENT = (
-    *("metadata", "involvedObject", "reason", "message", "type"),
-    *("series", "lastTimestamp", "eventTime"),
-)
-_CONDITION = 2000
-"""Characters that are kept of a condition, which an explanation quotes."""
-_METADATA = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
 
 
 class Mirrors:
@@ -35,16 +26,15 @@ class Mirrors:
     """
 
     def __init__(self, api: KubeApi, content: Content, *, driver: str, namespace: str = "") -> None:
-        kinds: list[tuple[Resource, str, Callable[[Obj], Obj]]] = [
-            (MIG_NODES, "", lambda obj: obj),
-            (RESOURCE_CLAIMS, "", _claim_of(driver)),
-            (PODS, LIVE, _pod_of(driver)),
-            *((EVENTS, f"source={s.format(driver=driver)}", _event) for s in _SOURCES),
+        keep = self._keep = kept(driver)
+        kinds = [
+            *((MIG_NODES, ""), (RESOURCE_CLAIMS, ""), (PODS, LIVE)),
+            *((EVENTS, f"source={s.format(driver=driver)}") for s in _SOURCES),
         ]
         self._api = api
         self._scopes: dict[Resource, str] = {}
         self.mirrors: list[Reflector] = []
-        for resource, fields, keep in kinds:
+        for resource, fields in kinds:
             scope = ""
             try:
                 api.version(resource, field_selector=fields)
@@ -59,7 +49,7 @@ class Mirrors:
                     api,
                     resource,
                     on_event=_deliver(content, resource),
-                    keep=keep,
+                    keep=keep.get(resource, whole),
                     namespace=scope,
                     field_selector=fields,
                 )
@@ -91,7 +81,8 @@ class Mirrors:
             if mirror.synced and not mirror.denied:
                 found = mirror.store.list()
                 return [o for o in found if namespace in ("", o["metadata"].get("namespace", ""))]
-        return self._api.list(resource, namespace=namespace, **selection).items
+        keep = self._keep.get(resource)
+        return self._api.list(resource, namespace=namespace, keep=keep, **selection).items
 
     def troubles(self) -> dict[str, list[str]]:
         """``loading``: kinds not listed yet; ``stale``: kinds of which nothing new comes."""
@@ -102,42 +93,3 @@ class Mirrors:
 
 def _deliver(content: Content, resource: Resource) -> Callable[[Any], None]:
     return lambda change: content.take(resource, change)
-
-
-def _claim_of(driver: str) -> Callable[[Obj], Obj]:
-    def keep(obj: Obj) -> Obj:
-        metadata = {k: v for k, v in obj["metadata"].items() if k != "managedFields"}
-        spec = trim_claim_spec(at(obj, "spec", default={}), driver)
-        return {**obj, "metadata": metadata, "spec": spec}
-
-    return keep
-
-
-def _pod_of(driver: str) -> Callable[[Obj], Obj]:
-    """The part of a pod that is shown, or that an explanation reads."""
-    annotations = read_annotations(driver)
-
-    def keep(obj: Obj) -> Obj:
-        slim = trim_pod(obj, annotations)
-        slim["status"] |= picked(at(obj, "status", default={}), _STATUS)
-        slim["status"]["conditions"] = [*map(_condition, at(obj, "status", "conditions"))]
-        if COMPONENT in at(obj, "metadata", "labels", default={}):
-            for kept, whole in zip(
-                slim["spec"]["containers"], obj["spec"]["containers"], strict=False
-            ):
-                kept["image"] = said(whole.get("image"))
-        return slim
-
-    return keep
-
-
-def _condition(condition: Mapping[str, Any]) -> Obj:
-    return {key: said(text, _CONDITION) for key, text in condition.items()}
-
-
-def _event(obj: Obj) -> Obj:
-    found = picked(obj, _EVENT)
-    found["metadata"] = picked(obj["metadata"], _METADATA)
-    about = picked(at(obj, "involvedObject", default={}), ("kind", "name", "namespace", "uid"))
-    found["involvedObject"] = {key: said(text) for key, text in about.items()}
-    return found | {"message": said(obj.get("message")), "reason": said(obj.get("reason"))}

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
+
+from controller.cluster.decoder import Decoder, ParsedSpecs
 from controller.cluster.records import ClaimRecord, Effects, TakenBack, Writing
-from controller.cluster.trim import ParsedSpecs, Trimmer
 from dra.allocator.fleet import Fleet
 from dra.claims.allocation import Allocation
 from dra.claims.claims import Claim, classed, read_claim
@@ -33,7 +35,7 @@ class KnownClaims:
         self._effects = effects
         self._specs = specs
         self._others = others
-        self._trimmer = Trimmer(RESOURCE_CLAIMS, fleet.driver)
+        self._decoder = Decoder(RESOURCE_CLAIMS, fleet.driver)
         self.key_of_uid: dict[str, ObjectKey] = {}
         self.records: dict[str, ClaimRecord] = {}
 
@@ -98,18 +100,21 @@ class KnownClaims:
         return True
 
     def read(self, obj: Obj) -> Claim:
-        """The claim in an answer of the API server, trimmed and read like a mirrored one."""
-        return read_claim(self._trimmer(obj), self._specs.requests)
+        """The claim in an answer of the API server, read like a mirrored one."""
+        return read_claim(self._kept(obj), self._specs.requests)
 
-    def trimmed(self, obj: Obj) -> Obj | None:
-        """The answer to a write of ours, trimmed; None if the claim is gone or a newer is known."""
+    def news(self, obj: Obj) -> Obj | None:
+        """What is kept of the answer to a write; None if the claim is gone or a newer is known."""
         metadata = obj["metadata"]
         known = self.by_key.get((metadata["namespace"], metadata["name"]))
         if known is None or known.claim.ref.uid != metadata["uid"]:
             return None
         if not newer(_version(obj), known.claim.resource_version):
             return None
-        return self._trimmer(obj)
+        return self._kept(obj)
+
+    def _kept(self, obj: Obj) -> Obj:
+        return self._decoder(msgspec.Raw(msgspec.json.encode(obj)))
 
     def node_of(self, keys: Iterable[ObjectKey], consumer: str = "") -> str:
         """Node of the first claim that is allocated or is being written; empty without one.

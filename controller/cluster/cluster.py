@@ -13,13 +13,15 @@ from typing import Any, NamedTuple
 
 from api.mignode import RoomRequest
 from controller.cluster.claims import KnownClaims
+from controller.cluster.decoder import ParsedSpecs
 from controller.cluster.pods import KnownPods
 from controller.cluster.records import Effects
 from controller.cluster.templates import KnownTemplates
-from controller.cluster.trim import ParsedSpecs
+from controller.cluster.unnamed import UnnamedClaims
 from dra.allocator.fleet import Fleet
 from dra.cel.kinds import Kinds
 from dra.claims.allocation import Allocation
+from dra.claims.claims import Claim
 from dra.claims.classes import DeviceClass, read_class
 from dra.claims.otherdevices import OtherDevices
 from dra.claims.reader import KnownClaim
@@ -44,7 +46,7 @@ from dra.common.resources import (
 from dra.gpu.inventory import ClaimRef, Inventory
 from dra.gpu.mignode import from_mignode, heartbeat_of, silent_since
 from dra.gpu.names import defrag
-from dra.kube.reflector import Change
+from dra.kube.reflector import Change, Reflector
 from dra.pods.nodefit import read_node
 from dra.pods.pods import DEFAULT_SCHEDULER, Pod
 from dra.pods.residents import Hosts
@@ -91,6 +93,7 @@ class Cluster:
         kinds: Kinds,
         *,
         schedulers: Iterable[str] = (DEFAULT_SCHEDULER,),
+        claims_mirror: Reflector | None = None,
     ) -> None:
         self.driver = driver
         self.finalizer = finalizer
@@ -109,6 +112,7 @@ class Cluster:
             self.fleet, finalizer, self._effects, specs, others=self.others
         )
         self.pod_index = KnownPods(self.hosts, self.claim_index, self.classes, self._effects, specs)
+        self._unnamed = UnnamedClaims(claims_mirror)
         self.templates = KnownTemplates(driver, self._effects)
         self.pods: Mapping[ObjectKey, Pod] = self.pod_index.by_key
         self.claims: Mapping[ObjectKey, KnownClaim] = self.claim_index.by_key
@@ -336,12 +340,20 @@ class Cluster:
         key = (obj["metadata"]["namespace"], obj["metadata"]["name"])
         before = self.pods.get(key)
         self.pod_index.set(obj)
-        self.templates.change(before, self.pods[key])
+        pod = self.pods[key]
+        self.templates.change(before, pod)
+        if before is None or before.claim_keys != pod.claim_keys:
+            for claim in {*pod.claim_keys, *(before.claim_keys if before is not None else ())}:
+                self._sort_claim(claim)
+                if claim not in self.claims:
+                    self._unnamed.find(claim)
 
     def remove_pod(self, key: ObjectKey) -> None:
         before = self.pods.get(key)
         self.pod_index.remove(key)
         self.templates.change(before, None)
+        for claim in before.claim_keys if before is not None else ():
+            self._sort_claim(claim)
 
     def waiting_claims(self) -> Iterator[tuple[str, Reason, str]]:
         """UID, reason and creation time of each claim that waits. May be called by any thread."""
@@ -360,10 +372,27 @@ class Cluster:
         before the watch reports them. It is taken if the server was ``rewound`` to an older state.
         """
         if self.claim_index.set(obj, rewound=rewound):
+            key = (obj["metadata"]["namespace"], obj["metadata"]["name"])
             self.pod_index.adopt(obj)
-            self.pod_index.touch((obj["metadata"]["namespace"], obj["metadata"]["name"]))
+            self.pod_index.touch(key)
+            self._sort_claim(key)
+
+    def _sort_claim(self, key: ObjectKey) -> None:
+        """Note whether a pod names a claim, or it is of use without; else it may be left out."""
+        known = self.claims.get(key)
+        if known is None or not self._is_unnamed(key, known.claim):
+            self._unnamed.discard(key)
+        elif not self._unnamed.admit(key, known.obj):
+            self.claim_index.remove(key)
+
+    def _is_unnamed(self, key: ObjectKey, claim: Claim) -> bool:
+        if claim.allocation is not None or claim.deleting or claim.reserved_for:
+            return False
+        record = self.claim_index.records.get(claim.ref.uid)
+        return not (self.pod_index.of_claim(key) or (record is not None and record.writing))
 
     def remove_claim(self, key: ObjectKey) -> None:
+        self._unnamed.discard(key)
         if self.claim_index.remove(key):
             self.pod_index.touch(key)
 
@@ -383,9 +412,9 @@ class Cluster:
 
     def confirm_claim(self, obj: Obj) -> None:
         """Take the claim in the answer to our write, unless it is gone or known to be newer."""
-        trimmed = self.claim_index.trimmed(obj)
-        if trimmed is not None:
-            self.set_claim(trimmed)
+        news = self.claim_index.news(obj)
+        if news is not None:
+            self.set_claim(news)
 
     def learn_demand(self) -> None:
         """Count the latest allocations as demand, oldest first.

@@ -14,9 +14,9 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 
 from controller.cluster.claims import KnownClaims
+from controller.cluster.decoder import ParsedSpecs
 from controller.cluster.gangs import KnownGangs
 from controller.cluster.records import Effects, PodRecord
-from controller.cluster.trim import ParsedSpecs
 from dra.claims.claims import Claim, made_for
 from dra.claims.classes import DeviceClass
 from dra.common.cache import BoundedCache, Index

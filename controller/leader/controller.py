@@ -81,7 +81,11 @@ class Controller:
         """Lead until ``stop`` is set."""
         options = self._options
         cluster = Cluster(
-            options.driver_name, options.finalizer, Kinds(), schedulers=options.schedulers
+            options.driver_name,
+            options.finalizer,
+            Kinds(),
+            schedulers=options.schedulers,
+            claims_mirror=self._mirrors.of_claims,
         )
         if not self._mirrors.fill(cluster, inbox, stop, self._clock):
             return

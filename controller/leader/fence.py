@@ -7,7 +7,7 @@ request's resourceVersion. So the next leader changes every claim to which an al
 its way: the claims with our finalizer and without an allocation that a living pod names. None is
 missed, as the finalizer is stored before an allocation is sent, and the mirrors list after the
 former leader's time. If no living pod names a claim, no node prepares a late allocation of it, and
-the allocation is removed when it is seen. A claim that is too large (``controller.cluster.trim``)
+the allocation is removed when it is seen. A claim that is too large (``dra.claims.stored``)
 is not changed: no leader allocates it as it is.
 
 The fence's own write names no resourceVersion, so that it succeeds whatever state the claim is in.

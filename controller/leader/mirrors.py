@@ -17,7 +17,7 @@ from functools import partial
 
 from controller import times
 from controller.cluster.cluster import VOLUMES, Cluster
-from controller.cluster.trim import Trimmer, remembering
+from controller.cluster.decoder import Decoder, remembering
 from dra.claims.classes import generated_label
 from dra.common.resources import (
     DEVICE_CLASSES,
@@ -50,6 +50,9 @@ those of other drivers.
 POD_GROUPS = tuple(tuple(map(kind.at_version, kind.versions)) for kind in KINDS)
 """The versions of each kind of pod group; the first one that is served is mirrored."""
 
+_FULL = 2_000
+"""Changes in the inbox beyond which lists wait: each holds an object."""
+
 _SHARE = 0.05
 """Share of the deciding thread's time that changes of one MigNode may take."""
 
@@ -68,7 +71,8 @@ class Inbox:
         self._held: dict[str, Change] = {}
         self._not_before: dict[str, float] = {}
         self._taken: dict[str, tuple[float, float]] = {}
-        self._arrived = threading.Condition()
+        lock = threading.Lock()
+        self._arrived, self._taken_from = threading.Condition(lock), threading.Condition(lock)
         self._woken = False
 
     def put(self, resource: Resource, change: Change | None) -> None:
@@ -111,7 +115,13 @@ class Inbox:
             self._woken = False
             taken = [*self._changes]
             self._changes.clear()
+            self._taken_from.notify_all()
         return taken
+
+    def wait_for_room(self) -> None:
+        """Wait, at most ``INBOX_FULL`` seconds, while so many changes are there that it is full."""
+        with self._arrived:
+            self._taken_from.wait_for(lambda: len(self._changes) < _FULL, times.INBOX_FULL)
 
     def _release(self) -> None:
         if not self._not_before:
@@ -157,20 +167,29 @@ class Mirrors:
                 field_selector=_fields(resource, self._driver),
                 on_event=_deliver(inbox, resource),
                 on_listed=partial(inbox.put, resource, None),
-                keep=Trimmer(resource, self._driver),
+                pace=inbox.wait_for_room,
+                keep=Decoder(resource, self._driver),
                 remember=remembering(resource),
             )
             for resource in (*MIRRORED, *OPTIONAL, *filter(None, groups))
         ]
         try:
             for mirror in made:
-                mirror.start()
+                # Claims are listed once the pods are known that name them.
+                if mirror.resource != RESOURCE_CLAIMS:
+                    mirror.start()
             self._running = made
             yield
         finally:
             self._running = []
             for mirror in made:
                 mirror.stop()
+
+    @property
+    def of_claims(self) -> Reflector:
+        """The running mirror of claims."""
+        (found,) = (m for m in self._running if m.resource == RESOURCE_CLAIMS)
+        return found
 
     @property
     def ended(self) -> str:
@@ -190,7 +209,11 @@ class Mirrors:
         they arrive, so that the lists need not be held in memory.
         """
         complain_at = clock.monotonic() + times.MIRRORS_MISSING_TOLD
+        has_claims = False
         while not stop.is_set():
+            if not has_claims and PODS not in self._lacking():
+                self.of_claims.start()
+                has_claims = True
             missing = self._lacking()
             if changes := inbox.take(0.01):
                 for each in changes:
@@ -211,11 +234,13 @@ class Mirrors:
 
     def _lacking(self) -> list[Resource]:
         """Resources that have to be listed before anything is allocated, and are not yet."""
-        return [
+        found = [
             m.resource
             for m in self._running
             if not m.synced and not (m.resource not in MIRRORED and m.denied)
         ]
+        # The list of claims has not begun before that of pods is there.
+        return [each for each in found if each != RESOURCE_CLAIMS] if PODS in found else found
 
     def _tell_denied(self) -> None:
         denied = ", ".join(str(m.resource) for m in self._running if not m.synced)

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from controller.cluster.trim import LARGEST, MOST_FINALIZERS
 from controller.write.requests import RefusedError, Requests
 from dra.allocator.problem import Decision
 from dra.claims.allocation import label_of, node_label, write_allocation
 from dra.claims.claims import Claim
+from dra.claims.stored import LARGEST, MOST_FINALIZERS
 from dra.common.resources import PODS, RESOURCE_CLAIMS, Obj, at
 from dra.kube.errors import InvalidError, ObjectNotFoundError
 from dra.kube.timing import rfc3339

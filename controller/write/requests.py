@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+import msgspec
+
 from dra.claims.claims import field_manager
 from dra.claims.conditions import SENT
 from dra.common.resources import (
@@ -22,6 +24,7 @@ from dra.common.resources import (
 from dra.gpu.names import prepare_retry
 from dra.kube.client import KubeApi, PatchContent
 from dra.kube.errors import ConflictError, InvalidError, ObjectNotFoundError
+from dra.kube.http import whole
 from dra.kube.timing import rfc3339
 from dra.pods.pods import Pod
 
@@ -248,8 +251,8 @@ class Requests:
         return self.api.apply(NODES, body, field_manager=manager, force=False)
 
 
-def _only_classes(template: Obj) -> Obj:
-    requests = at(template, "spec", "spec", "devices", "requests")
+def _only_classes(raw: msgspec.Raw) -> Obj:
+    requests = at(whole(raw), "spec", "spec", "devices", "requests")
     exact = [at(each, "exactly", default={}) for each in requests]
     choices = [*exact, *(choice for each in requests for choice in at(each, "firstAvailable"))]
     return {"names": [name for c in choices if (name := at(c, "deviceClassName", default=""))]}

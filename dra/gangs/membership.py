@@ -9,8 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
+import msgspec
+
+from api.decoding import decodable
 from dra.common.resources import Obj, Resource, at
 from dra.gpu.names import prepare_retry
 
@@ -87,16 +90,44 @@ def read_pod_group(kind: GroupKind, obj: Obj) -> PodGroup:
     return PodGroup(kind, metadata["namespace"], metadata["name"], counts)
 
 
-def trim_pod_group(kind: GroupKind, obj: Obj) -> Obj:
-    """The part of ``obj`` that is read."""
-    fields = ("name", "namespace", "uid", "resourceVersion")
-    metadata = {k: v for k, v in obj["metadata"].items() if k in fields}
-    said = at(obj, "spec", default={})
-    kept = {
-        KUBERNETES: ("schedulingPolicy",),
-        WORKLOADS: ("podGroups",),
-    }.get(kind, ("minMember",))
-    return {"metadata": metadata, "spec": {k: said[k] for k in kept if k in said}}
+class _Metadata(TypedDict):
+    name: str
+    namespace: str
+    uid: NotRequired[str]
+    resourceVersion: NotRequired[str]
+
+
+class _Gang(TypedDict, total=False):
+    minCount: Any
+
+
+class _Policy(TypedDict, total=False):
+    gang: _Gang
+
+
+class _Part(TypedDict, total=False):
+    name: str
+    policy: _Policy
+
+
+class _Spec(TypedDict, total=False):
+    schedulingPolicy: _Policy
+    podGroups: list[_Part]
+    minMember: Any
+
+
+@decodable
+class _Group(msgspec.Struct):
+    metadata: _Metadata
+    spec: _Spec = {}
+
+
+def keep_pod_group(kind: GroupKind, raw: msgspec.Raw) -> Obj:
+    """The part of a pod group that is read."""
+    found = msgspec.json.decode(raw, type=_Group)
+    field = {KUBERNETES: "schedulingPolicy", WORKLOADS: "podGroups"}.get(kind, "minMember")
+    spec = {key: value for key, value in found.spec.items() if key == field}
+    return {"metadata": found.metadata, "spec": spec}
 
 
 def _gang(policy: Mapping[str, Any]) -> int:

@@ -14,17 +14,31 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
+import msgspec
+
 from dra.common.resources import RESOURCE_CLAIMS, Obj, Resource, at
 from dra.kube.connection import Connection
-from dra.kube.errors import GoneError, KubeError, NotServedError, ObjectNotFoundError
-from dra.kube.http import Exchange, HttpClient, Page, WatchStream
+from dra.kube.errors import (
+    GoneError,
+    KubeError,
+    NotServedError,
+    ObjectNotFoundError,
+    TooLargeError,
+)
+from dra.kube.http import (
+    LARGEST_BYTES,
+    PAGE_BYTES,
+    Exchange,
+    HttpClient,
+    Keep,
+    WatchStream,
+    whole,
+)
 from dra.kube.kubeconfig import SERVICE_ACCOUNT, load_access, pod_access
 
 PatchContent = Literal["merge", "json", "strategic"]
 
 _FIRST_PAGE, _LARGEST_PAGE = 25, 250
-_PAGE_BYTES = 4 * 2**20
-"""Size of a page beyond which the next page is made smaller."""
 
 _PATCHES: dict[PatchContent, str] = {
     "merge": "application/merge-patch+json",
@@ -41,10 +55,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ObjectList:
-    """All objects of a list and the resourceVersion from which a watch continues it."""
+    """All objects of a list and the resourceVersion from which a watch continues it.
+
+    Of a part of a list ``is_first`` says that no part was before it, or that none of them counts.
+    """
 
     items: list[Obj]
     resource_version: str
+    is_first: bool = True
 
 
 class KubeApi:
@@ -106,6 +124,12 @@ class KubeApi:
         """Read one object as ``kind``, a msgspec type: fields that the type lacks are dropped."""
         return self._http.read(resource.path(namespace, name), kind)
 
+    def get_kept(
+        self, resource: Resource, name: str, keep: Keep, *, namespace: str = ""
+    ) -> Obj | None:
+        """Read one object, of which ``keep`` decodes the part that is returned."""
+        return self._http.kept(resource.path(namespace, name), keep)
+
     def read(self, path: str) -> Obj:
         """Read JSON that is no object of a resource, such as ``/version`` or ``/apis/<group>``."""
         return self._http.call("GET", path)
@@ -121,42 +145,75 @@ class KubeApi:
         namespace: str = "",
         label_selector: str = "",
         field_selector: str = "",
-        keep: Callable[[Obj], Obj] = lambda obj: obj,
+        keep: Keep | None = None,
     ) -> ObjectList:
-        """Read all matching objects, page by page; namespace "" reads all namespaces.
+        """Read all matching objects; namespace "" reads all namespaces.
 
-        Every item carries ``apiVersion`` and ``kind``, which servers leave out of lists. ``keep``
-        reduces each item to what is returned, so that only one item is held whole at a time: an
-        object may be a megabyte of JSON, and many times that in memory. Pages get more items as
-        long as they are small.
+        ``keep`` decodes the part of an object that is returned. Without it an object is returned
+        whole, with ``apiVersion`` and ``kind``, which servers leave out of lists.
+        """
+        items: list[Obj] = []
+        version = ""
+        for part in self.parts(
+            resource,
+            namespace=namespace,
+            label_selector=label_selector,
+            field_selector=field_selector,
+            keep=keep,
+        ):
+            if part.is_first:
+                items.clear()
+            items += part.items
+            version = part.resource_version
+        return ObjectList(items, version)
+
+    def parts(
+        self,
+        resource: Resource,
+        *,
+        namespace: str = "",
+        label_selector: str = "",
+        field_selector: str = "",
+        keep: Keep | None = None,
+    ) -> Iterator[ObjectList]:
+        """Parts of a list, each read when it is asked for; see :meth:`list`.
+
+        Reading a part ends at ``PAGE_BYTES``, whatever its objects are; then it is asked for again
+        with half as many objects, down to one. Parts get more objects as long as they are small.
         """
 
-        def kept(page: Page) -> Iterator[Obj]:
-            for raw in page.items or ():
-                item = self._http.item(raw)
-                item.setdefault("apiVersion", resource.api_version)
-                item.setdefault("kind", resource.kind)
-                yield keep(item)
+        def named(raw: msgspec.Raw) -> Obj:
+            head = {"apiVersion": resource.api_version, "kind": resource.kind}
+            return {**head, **whole(raw)}
 
         path = resource.path(namespace)
         query = {"labelSelector": label_selector, "fieldSelector": field_selector}
-        limit = _FIRST_PAGE
-        page, size = self._http.page(path, query=query | {"limit": str(limit)})
-        version = _list_meta(page, "resourceVersion")
-        items = [*kept(page)]
-        while token := _list_meta(page, "continue"):
-            limit = min(_LARGEST_PAGE, limit * 2) if size < _PAGE_BYTES else max(1, limit // 2)
+        limit, token, has_restarted = _FIRST_PAGE, "", False
+        while True:
             try:
-                page, size = self._http.page(
-                    path, query=query | {"limit": str(limit), "continue": token}
+                page = self._http.page(
+                    path,
+                    query={**query, "limit": str(limit), "continue": token},
+                    keep=keep or named,
+                    most=PAGE_BYTES if limit > 1 else LARGEST_BYTES,
                 )
+            except TooLargeError:
+                if limit == 1:
+                    raise
+                limit //= 2
+                continue
             except GoneError:
-                # The snapshot behind the token expired between pages: take all in one answer.
-                page, size = self._http.page(path, query=query)
-                version = _list_meta(page, "resourceVersion")
-                items = []
-            items += kept(page)
-        return ObjectList(items, version)
+                if not token or has_restarted:
+                    raise
+                # The snapshot behind the token expired between pages: begin again.
+                token, has_restarted = "", True
+                continue
+            yield ObjectList(page.items, page.resource_version, is_first=not token)
+            token = page.token
+            if not token:
+                return
+            if 2 * page.size <= PAGE_BYTES:
+                limit = min(_LARGEST_PAGE, limit * 2)
 
     def version(
         self,
@@ -168,8 +225,10 @@ class KubeApi:
     ) -> str:
         """The resourceVersion that a list would have now."""
         query = {"labelSelector": label_selector, "fieldSelector": field_selector, "limit": "1"}
-        page, _ = self._http.page(resource.path(namespace), query=query)
-        return _list_meta(page, "resourceVersion")
+        page = self._http.page(
+            resource.path(namespace), query=query, keep=lambda _: None, most=LARGEST_BYTES
+        )
+        return page.resource_version
 
     def create(
         self,
@@ -308,11 +367,13 @@ class KubeApi:
         field_selector: str = "",
         resource_version: str,
         timeout_seconds: float,
+        keep: Keep = whole,
     ) -> WatchStream:
         """Follow changes after ``resource_version``, with bookmarks, until the server ends it.
 
-        The server is asked to end it after ``timeout_seconds``; silence for 10 s longer than that
-        is a broken connection. Close the stream to end it earlier.
+        ``keep`` decodes the part of an object that events have. The server is asked to end the
+        watch after ``timeout_seconds``; silence for 10 s longer than that is a broken connection.
+        Close the stream to end it earlier.
         """
         path = resource.path(namespace)
         query = {
@@ -323,18 +384,14 @@ class KubeApi:
             "resourceVersion": resource_version,
             "timeoutSeconds": str(max(1, round(timeout_seconds))),
         }
-        answer = self._http.stream(
-            path, query=query, silence_seconds=timeout_seconds + _WATCH_SLACK_SECONDS
+        silence = timeout_seconds + _WATCH_SLACK_SECONDS
+        return self._http.stream(
+            path, query=query, silence_seconds=silence, keep=keep, what=str(resource)
         )
-        return WatchStream(answer, what=str(resource))
 
 
 def _namespace(body: Obj) -> str:
     return str(body["metadata"].get("namespace") or "")
-
-
-def _list_meta(page: Page, field: str) -> str:
-    return str((page.metadata or {}).get(field) or "")
 
 
 def check_served(api: KubeApi) -> None:

@@ -12,6 +12,7 @@ The whole tree, in one place::
      +-- InvalidError             400, 422
      +-- GoneError                410: resourceVersion or continue token expired
      +-- UnavailableError         no answer, a timeout, 429, 5xx: trying again may help
+     +-- TooLargeError            the answer has more bytes than are read of one
 
 Statuses outside this list are a plain :class:`KubeError`.
 """
@@ -104,6 +105,10 @@ class GoneError(KubeError):
 
 class UnavailableError(KubeError):
     """No answer, a timeout, 429 or 5xx: the same request may succeed later."""
+
+
+class TooLargeError(KubeError):
+    """The answer has more bytes than are read of one; it was read no further."""
 
 
 _BY_STATUS: dict[int, type[KubeError]] = {

@@ -48,10 +48,14 @@ class Loop:
         return self._stopping.is_set()
 
     @property
+    def is_started(self) -> bool:
+        """True once :meth:`start` was called."""
+        return self._thread.ident is not None
+
+    @property
     def has_ended(self) -> bool:
         """True if the thread has ended without a call of :meth:`stop`, which must never happen."""
-        started = self._thread.ident is not None
-        return started and not self._thread.is_alive() and not self._stopping.is_set()
+        return self.is_started and not self._thread.is_alive() and not self._stopping.is_set()
 
     def problem(self) -> str:
         """A check for liveness: empty while the thread runs, or after :meth:`stop`."""

@@ -9,14 +9,15 @@ from __future__ import annotations
 import logging
 import random
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal, TypedDict, Unpack
 
-from dra.common.resources import Obj, Resource, at
+from dra.common.resources import Obj, ObjectKey, Resource, at
 from dra.kube.client import KubeApi
 from dra.kube.errors import ForbiddenError, GoneError, KubeError, ObjectNotFoundError
-from dra.kube.http import WatchEvent, WatchStream
+from dra.kube.http import Keep, WatchEvent, WatchStream, whole
 from dra.kube.loop import Loop
 from dra.kube.timing import Backoff, Clock, SystemClock
 
@@ -55,7 +56,9 @@ class Store:
     def __init__(self, remember: Callable[[Obj], Obj] = lambda obj: obj) -> None:
         self._remember = remember
         self._lock = threading.Lock()
-        self._objects: dict[tuple[str, str], Obj] = {}
+        self._objects: dict[ObjectKey, Obj] = {}
+        self._unlisted: set[ObjectKey] = set()
+        self._expected: set[ObjectKey] = set()
 
     def get(self, name: str, namespace: str = "") -> Obj | None:
         """The object, or None."""
@@ -74,30 +77,74 @@ class Store:
     def remove(self, obj: Obj) -> list[Change]:
         """Forget an object, given in its last state."""
         with self._lock:
+            self._expected.discard(_key(obj))
             known = self._objects.pop(_key(obj), None)
         return [] if known is None else [Change("deleted", obj, None)]
 
-    def replace(self, objects: Iterable[Obj], *, rewound: bool = False) -> list[Change]:
-        """Take a complete list; objects that are not in it are deleted.
+    def discard(self, name: str, namespace: str = "") -> list[Change]:
+        """Forget an object of which nothing is kept any more, if it is known."""
+        with self._lock:
+            known = self._objects.pop((namespace, name), None)
+        return [] if known is None else [Change("deleted", known, None)]
+
+    def leave_out(self, obj: Obj) -> None:
+        """Keep nothing more of an object, unless its state is another by now."""
+        with self._lock:
+            known = self._objects.get(_key(obj))
+            if known is not None and _meta(known, "resourceVersion") == _meta(
+                obj, "resourceVersion"
+            ):
+                del self._objects[_key(obj)]
+
+    def expect(self, name: str, namespace: str = "") -> None:
+        """Note that an object which was left out is read: ``put_expected`` follows."""
+        with self._lock:
+            self._expected.add((namespace, name))
+
+    def put_expected(self, obj: Obj) -> list[Change] | None:
+        """Take an object that was read; None if that may be too old, and is to be done again."""
+        with self._lock:
+            key = _key(obj)
+            if key in self._objects:
+                return []
+            if key not in self._expected:
+                return None
+            self._expected.discard(key)
+            return self._put(obj)
+
+    def begin_list(self) -> None:
+        """Take a complete list from now on, by ``put_listed``; it ends with ``end_list``."""
+        with self._lock:
+            self._unlisted = {*self._objects}
+            self._expected.clear()
+
+    def put_listed(self, objects: Iterable[Obj], *, rewound: bool = False) -> list[Change]:
+        """Take a part of a list.
 
         With ``rewound`` every object of the list is reported, even if it seems unchanged. An object
         whose resourceVersion is lower than before is reported as rewound in any case: a restore of
         etcd may raise the version of the list, which ends watches, and still lower those of
         objects.
         """
-        objects = [*objects]
-        listed = {_key(obj) for obj in objects}
+        changes: list[Change] = []
         with self._lock:
-            gone = [key for key in self._objects if key not in listed]
-            changes = [Change("deleted", self._objects.pop(key), None) for key in gone]
             for obj in objects:
-                before = self._objects.get(_key(obj))
+                key = _key(obj)
+                self._unlisted.discard(key)
+                before = self._objects.get(key)
                 found = self._put(obj)
                 is_back = before is not None and (rewound or _is_older(obj, before))
                 if is_back and not any(c.kind == "added" for c in found):
                     found = [Change("modified", before, obj, rewound=True)]
                 changes += found
         return changes
+
+    def end_list(self) -> list[Change]:
+        """Forget the objects that are not in the list."""
+        with self._lock:
+            gone, self._unlisted = self._unlisted, set()
+            known = [self._objects.pop(key) for key in gone if key in self._objects]
+        return [Change("deleted", obj, None) for obj in known]
 
     def _put(self, obj: Obj) -> list[Change]:
         key = _key(obj)
@@ -127,7 +174,7 @@ def _meta(obj: Obj, field: str) -> str:
     return str(obj["metadata"].get(field) or "")
 
 
-def _key(obj: Obj) -> tuple[str, str]:
+def _key(obj: Obj) -> ObjectKey:
     return _meta(obj, "namespace"), obj["metadata"]["name"]
 
 
@@ -137,6 +184,9 @@ _SHORT_WATCH_SECONDS = 1.0
 
 WATCH_SECONDS = 300.0
 """Time after which a watch is renewed, or up to twice that."""
+
+RECALL_AGAIN = 5.0
+"""Seconds until an object that could not be read is asked for again."""
 
 DOUBTFUL_SECONDS = 30.0
 """Time of a watch after a failure, or after the server went back: it may stay silent for ever.
@@ -150,14 +200,19 @@ class Reflector:
     """One thread that mirrors a resource into :attr:`store` and reports every change.
 
     ``on_event`` is called in that thread, after the store has the change and in the order of the
-    changes; its exceptions are logged and do not stop the mirror. It must not block for long. After
-    a list that follows a gap the differences are reported as if they had been watched.
+    changes; its exceptions are logged and do not stop the mirror. It must not block for long. The
+    differences that a list shows after a gap are reported as if they had been watched, part by
+    part, those of objects that are gone last.
 
     A watch is renewed after ``WATCH_SECONDS`` (plus up to as much again, so that many programs do
     not come back at once), sooner after a failure. After a watch without any event the version of
     the collection is asked for: if it went back, as after a restore of etcd, everything is read
-    anew. Failures are retried for ever, with growing pauses. ``keep`` reduces an object to the part
-    that is reported; ``metadata`` must stay. The store holds ``remember`` of that part.
+    anew. Failures are retried for ever, with growing pauses. ``keep`` decodes the part of an object
+    that is reported; ``metadata`` must stay. An object of which it keeps nothing counts as missing.
+    The store holds ``remember`` of that part.
+
+    Its user may leave objects out of :attr:`store`, and :meth:`recall` them. ``pace`` is called
+    after each part of a list was reported, and may wait.
 
     ``on_listed`` is called after each list, once its changes were reported; an empty list may have
     no changes.
@@ -170,7 +225,8 @@ class Reflector:
         *,
         on_event: Callable[[Change], None] | None = None,
         on_listed: Callable[[], None] = lambda: None,
-        keep: Callable[[Obj], Obj] = lambda obj: obj,
+        pace: Callable[[], None] = lambda: None,
+        keep: Keep = whole,
         remember: Callable[[Obj], Obj] = lambda obj: obj,
         clock: Clock | None = None,
         **selection: Unpack[Selection],
@@ -181,6 +237,7 @@ class Reflector:
         self._selection = selection
         self._on_event = on_event
         self._on_listed = on_listed
+        self._pace = pace
         self._keep = keep
         self._backoff = Backoff()
         self._clock = clock or SystemClock()
@@ -192,6 +249,9 @@ class Reflector:
         self._stream_lock = threading.Lock()
         self._stream: WatchStream | None = None
         self._loop = Loop(f"reflector {resource}", self._turn, clock=self._clock)
+        self._reporting = threading.RLock()  # a change is reported before the next is made
+        self._wanted: deque[ObjectKey] = deque()
+        self._recalls = Loop(f"recalls of {resource}", self._recall, clock=self._clock)
 
     @property
     def synced(self) -> bool:
@@ -221,13 +281,22 @@ class Reflector:
         """Start mirroring. A reflector runs once."""
         self._loop.start()
 
+    def recall(self, name: str, namespace: str = "") -> None:
+        """Have an object that was left out read, and reported if it is there. One thread calls."""
+        self._wanted.append((namespace, name))
+        if not self._recalls.is_started:
+            self._recalls.start()
+        self._recalls.notify()
+
     def stop(self) -> None:
         """End the running watch and the thread; the store keeps its last state. Idempotent."""
         self._loop.stop()
+        self._recalls.stop()
         with self._stream_lock:
             if self._stream is not None:
                 self._stream.close()
         self._loop.join()
+        self._recalls.join()
 
     def _turn(self) -> float:
         """List if that is needed, and follow one watch; returns 0: the next turn comes at once."""
@@ -244,24 +313,37 @@ class Reflector:
         return 0.0
 
     def _list(self) -> None:
-        listed = self._api.list(self.resource, **self._selection, keep=self._keep)
-        if self._loop.is_stopping():
-            return
-        rewound = _goes_back(listed.resource_version, self._latest)
+        version, rewound = "", False
+        for part in self._api.parts(self.resource, **self._selection, keep=self._keep):
+            if self._loop.is_stopping():
+                return
+            version = part.resource_version
+            if part.is_first:
+                rewound = self._is_rewound(version)
+                self.store.begin_list()
+            with self._reporting:
+                self._report(self.store.put_listed(part.items, rewound=rewound))
+            self._pace()
+        with self._reporting:
+            self._report(self.store.end_list())
+        self._version = self._latest = version
+        if not self._synced.is_set():
+            self._synced.set()
+            _log.info("%s: mirroring %d objects", self.resource, len(self.store))
+        self._on_listed()
+
+    def _is_rewound(self, version: str) -> bool:
+        """True, and logged, if a list goes back behind what was seen."""
+        rewound = _goes_back(version, self._latest)
         if rewound:
             _log.warning(
                 "%s: the server went back from version %s to %s, as after a restore of etcd: "
                 "everything is read anew",
                 self.resource,
                 self._latest,
-                listed.resource_version,
+                version,
             )
-        self._report(self.store.replace(listed.items, rewound=rewound))
-        self._version = self._latest = listed.resource_version
-        if not self._synced.is_set():
-            self._synced.set()
-            _log.info("%s: mirroring %d objects", self.resource, len(listed.items))
-        self._on_listed()
+        return rewound
 
     def _watch(self) -> None:
         """Follow one watch to its end."""
@@ -271,6 +353,7 @@ class Reflector:
             self.resource,
             **self._selection,
             resource_version=self._version,
+            keep=self._keep,
             timeout_seconds=min(seconds, DOUBTFUL_SECONDS) if self._doubtful else seconds,
         )
         with self._stream_lock:
@@ -304,11 +387,37 @@ class Reflector:
             self._version = ""
 
     def _take(self, event: WatchEvent) -> None:
+        with self._reporting:
+            if event.type != "BOOKMARK":
+                self._report(self._changes(event))
+        self._version = self._latest = event.version
+
+    def _changes(self, event: WatchEvent) -> list[Change]:
+        if event.object is None:
+            return self.store.discard(event.name, event.namespace)
         if event.type == "DELETED":
-            self._report(self.store.remove(self._keep(event.object)))
-        elif event.type != "BOOKMARK":
-            self._report(self.store.put(self._keep(event.object)))
-        self._version = self._latest = str(event.object["metadata"]["resourceVersion"])
+            return self.store.remove(event.object)
+        return self.store.put(event.object)
+
+    def _recall(self) -> float | None:
+        """Read the first of the wanted objects; returns when the next is read."""
+        if not self._wanted:
+            return None
+        namespace, name = self._wanted[0]
+        self.store.expect(name, namespace)
+        try:
+            obj = self._api.get_kept(self.resource, name, self._keep, namespace=namespace)
+        except ObjectNotFoundError:
+            obj = None
+        except KubeError as error:
+            _log.warning("%s %s/%s is read again later: %s", self.resource, namespace, name, error)
+            return RECALL_AGAIN
+        with self._reporting:
+            changes = self.store.put_expected(obj) if obj is not None else []
+            self._report(changes or ())
+        if changes is not None:
+            self._wanted.popleft()
+        return 0.0
 
     def _report(self, changes: Iterable[Change]) -> None:
         if self._on_event is None:

@@ -19,9 +19,10 @@ from statistics import quantiles
 from typing import Any, NamedTuple
 
 import click
+import msgspec
 
 from controller.cluster.cluster import Cluster
-from controller.cluster.trim import Trimmer, remembering
+from controller.cluster.decoder import Decoder, remembering
 from controller.leader.mirrors import MIRRORED
 from dra.allocator.allocate import Allocator
 from dra.allocator.explain.answers import as_obstacle
@@ -70,7 +71,7 @@ class Bench:
         self._mix = mix
         self._count = 0
         self._held: list[tuple[Obj, Obj]] = []
-        self._mirrors = {r: (Store(remembering(r)), Trimmer(r, DEFAULT_DRIVER)) for r in MIRRORED}
+        self._mirrors = {r: (Store(remembering(r)), Decoder(r, DEFAULT_DRIVER)) for r in MIRRORED}
         kinds = Kinds(Selectors())
         self.cluster = Cluster(DEFAULT_DRIVER, objects.FINALIZER, kinds)
         self._reader = Reader(DEFAULT_DRIVER, kinds, self.cluster.classes)
@@ -186,8 +187,9 @@ class Bench:
     def _stored(self, resource: Resource, body: Obj) -> Obj:
         """``body`` as the controller's mirrors hand it on, once they know it."""
         self._count += 1
-        store, trim = self._mirrors[resource]
-        obj = trim(objects.as_stored(resource, body, self._count))
+        store, decode = self._mirrors[resource]
+        stored = objects.as_stored(resource, body, self._count)
+        obj = decode(msgspec.Raw(msgspec.json.encode(stored)))
         store.put(obj)
         return obj
 

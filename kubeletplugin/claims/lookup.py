@@ -5,13 +5,14 @@ A claim is read each time that it is worked on: kubelet passes namespace, name a
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any
+
+import msgspec
 
 from api.errors import InvalidObjectError
 from dra.claims.allocation import AllocatedDevice, Allocation
@@ -29,11 +30,12 @@ from dra.claims.sharing import (
     states_share,
     too_many,
 )
-from dra.claims.trimming import CONFIG_BYTES, AllocatedClaim, trim_allocation, without_others
-from dra.common.resources import RESOURCE_CLAIMS, Obj, at, picked
+from dra.claims.stored import CONFIG_BYTES, StoredClaim
+from dra.common.resources import RESOURCE_CLAIMS, Obj
 from dra.gpu.inventory import ClaimRef
 from dra.kube.client import KubeApi
 from dra.kube.errors import ForbiddenError, KubeError, ObjectNotFoundError
+from dra.kube.http import whole
 from kubeletplugin.errors import ClaimError, StartingError
 from kubeletplugin.journal.entries import EntryKey
 
@@ -43,9 +45,6 @@ _SLICE, _SHARE = "-mig-", "-share"
 _QUOTED_TEXT = 80
 _CORRECT = "correct the claim or its DeviceClass and create the pod again"
 IDENTITY = ("name", "namespace", "uid", "resourceVersion")
-_METADATA = (*IDENTITY, "deletionTimestamp")
-CUT = "cut"
-"""Field set on a claim whose parameters were left out, as they are too large to be read."""
 
 
 class ClaimUnreadableError(StartingError):
@@ -165,25 +164,23 @@ class ClaimReader:
         return ClaimFate.HERE if here and claim.reserved_for else ClaimFate.IDLE
 
     def find(self, ref: ClaimRef) -> Obj | None:
-        """The trimmed object of a claim; None if it is gone, or another claim has its name.
+        """The part that is read of a claim; None if it is gone, or another claim has its name.
 
         Raises:
             KubeError: no answer.
         """
         try:
-            found = self.api.get_as(
-                AllocatedClaim, RESOURCE_CLAIMS, ref.name, namespace=ref.namespace
-            )
+            found = self.api.get_as(StoredClaim, RESOURCE_CLAIMS, ref.name, namespace=ref.namespace)
         except ObjectNotFoundError as error:
             # A missing resource type (an API server still starting) is 404 too, without a name.
             if error.details.get("name") == ref.name:
                 return None
             raise
-        obj = found.as_object(self.driver)
+        obj = found.allocated(self.driver)
         return obj if obj["metadata"]["uid"] == ref.uid else None
 
     def listed(self, label_selector: str = "") -> Iterable[Obj]:
-        """The claims whose status names this node, trimmed (``trim_claim``).
+        """The claims whose status names this node, as :func:`keep_on_node` leaves them.
 
         Other claims, and parameters for other drivers, are not kept in memory. For this list the
         API server reads every claim of the cluster, so callers make it rarely.
@@ -192,14 +189,14 @@ class ClaimReader:
             KubeError: no answer, or no permission to list them.
         """
 
-        def keep(obj: Obj) -> Obj:
+        def keep(raw: msgspec.Raw) -> Obj | None:
             try:
-                return trim_claim(obj, self.driver, self.pool)
-            except (KeyError, TypeError, AttributeError):  # kept: its reader reports the fault
-                return obj if self.pool in json.dumps(obj.get("status")) else {}
+                obj = keep_on_node(raw, self.driver, self.pool)
+            except (msgspec.ValidationError, KeyError):  # kept: its reader reports the fault
+                return whole(raw) if self.pool.encode() in bytes(raw) else None
+            return obj if obj["status"] else None
 
-        found = self.api.list(RESOURCE_CLAIMS, label_selector=label_selector, keep=keep)
-        return [obj for obj in found.items if obj.get("status")]
+        return self.api.list(RESOURCE_CLAIMS, label_selector=label_selector, keep=keep).items
 
     def given_here(self, obj: Obj) -> tuple[Given, ...]:
         """The devices of this node that are allocated to a claim.
@@ -225,10 +222,8 @@ class ClaimReader:
 
     def _get(self, ref: ClaimRef) -> Obj:
         try:
-            found = self.api.get_as(
-                AllocatedClaim, RESOURCE_CLAIMS, ref.name, namespace=ref.namespace
-            )
-            return found.as_object(self.driver)
+            found = self.api.get_as(StoredClaim, RESOURCE_CLAIMS, ref.name, namespace=ref.namespace)
+            return found.allocated(self.driver)
         except ObjectNotFoundError as error:
             raise ClaimError("the claim does not exist any more") from error
         except ForbiddenError as error:
@@ -264,6 +259,11 @@ class ClaimReader:
             )
         _check_devices(devices)
         return _with_sharing(claim.allocation, devices, self.driver)
+
+
+def keep_on_node(raw: msgspec.Raw, driver: str, pool: str) -> Obj:
+    """The part of a claim that is read of one which has devices of ``pool``, or may have."""
+    return msgspec.json.decode(raw, type=StoredClaim).on_node(driver, pool)
 
 
 def expected_devices(claim: Claim, *, driver: str, pool: str) -> tuple[AllocatedDevice, ...]:
@@ -352,24 +352,3 @@ def _sharing(settings: Settings, device: AllocatedDevice) -> Sharing:
         return sharing_of(settings, device.request)
     except InvalidObjectError:
         return UNSHARED
-
-
-def trim_claim(obj: Obj, driver: str, pool: str) -> Obj:
-    """The claim with only its metadata, and its devices of ``pool`` with their parameters.
-
-    ``status`` is empty if it has no such devices. ``CUT`` is set if the claim's own parameters are
-    too large to be read; they are left out then.
-    """
-    metadata = picked(obj["metadata"], _METADATA)
-    results = at(obj, "status", "allocation", "devices", "results")
-    own = [r for r in results if (r["driver"], r["pool"]) == (driver, pool)]
-    if not own:
-        return {"metadata": metadata, "status": {}}
-    status = obj["status"]
-    whole = without_others(status["allocation"], "devices", driver)
-    read = trim_allocation(whole, driver)
-    told = [d for d in at(status, "devices") if (d["driver"], d["pool"]) == (driver, pool)]
-    kept = picked(status, ("reservedFor",)) | {"devices": told}
-    kept["allocation"] = {**read, "devices": {**read["devices"], "results": own}}
-    cut = len(at(read, "devices", "config")) < len(at(whole, "devices", "config"))
-    return {"metadata": metadata, "status": kept} | ({CUT: True} if cut else {})

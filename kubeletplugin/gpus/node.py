@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from dra.claims.reasons import NodeReason
 from dra.common.resources import NODES, RESOURCE_SLICES, Obj, at
 from dra.gpu.layouts import SUFFIXES, Choice, Classes, choose, read_files
@@ -21,6 +23,7 @@ from dra.gpu.names import DEFAULT_DRIVER, NVIDIA_DRIVER
 from dra.gpu.shares import HAMI_CORE, UNENFORCED, ShareOffer
 from dra.kube.client import KubeApi
 from dra.kube.errors import KubeError
+from dra.kube.http import whole
 from dra.kube.reflector import Change, Reflector
 from dra.resourceslices.nvidiadra import DEPLOY_LABEL, dra_driver, summary
 from kubeletplugin.common import Common
@@ -255,7 +258,7 @@ class NodeWatch:
             common.api,
             RESOURCE_SLICES,
             field_selector=self._of_nvidia,
-            keep=summary,
+            keep=_summary,
             on_event=lambda _: self._judge(),
             on_listed=self._judge,
         )
@@ -313,7 +316,9 @@ class NodeWatch:
             node = self._api.get(NODES, name)
             if self._watches_slices:
                 self._listed = self._api.list(
-                    RESOURCE_SLICES, field_selector=self._of_nvidia, keep=summary
+                    RESOURCE_SLICES,
+                    field_selector=self._of_nvidia,
+                    keep=_summary,
                 ).items
         except KubeError as error:
             _log.warning("node %s: %s", name, error)
@@ -408,10 +413,14 @@ def refuse_namesake(options: Options, api: KubeApi) -> None:
         )
 
 
+def _summary(raw: msgspec.Raw) -> Obj:
+    return summary(whole(raw))
+
+
 def _published(options: Options, api: KubeApi) -> str:
     selector = f"spec.nodeName={options.node_name},spec.driver={NVIDIA_DRIVER}"
     try:
-        found = api.list(RESOURCE_SLICES, field_selector=selector, keep=summary).items
+        found = api.list(RESOURCE_SLICES, field_selector=selector, keep=_summary).items
     except KubeError as error:
         _log.warning("ResourceSlices of %s cannot be looked for: %s", NVIDIA_DRIVER, error)
         return ""

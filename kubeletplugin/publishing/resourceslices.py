@@ -26,6 +26,7 @@ from dra.gpu.geometry import Occupant
 from dra.gpu.inventory import AllocatorKind, Gpu, InstanceState, Inventory, Publication
 from dra.kube.client import KubeApi
 from dra.kube.errors import ForbiddenError, InvalidError, KubeError, ObjectNotFoundError
+from dra.kube.http import whole
 from dra.kube.reflector import Change, Reflector
 from dra.kube.timing import Backoff, Clock, LeftOut
 from dra.resourceslices.partitions import Doubts, Offered, offered
@@ -82,7 +83,7 @@ class SlicePublisher(WriteLoop):
             RESOURCE_SLICES,
             field_selector=f"spec.nodeName={options.node_name},spec.driver={options.driver_name}",
             on_event=self._changed,
-            keep=lambda obj: {"metadata": obj["metadata"]},
+            keep=lambda raw: {"metadata": whole(raw)["metadata"]},
         )
         what = f"ResourceSlices of {options.node_name}"
         super().__init__(what, reflector=reflector, clock=common.clock)

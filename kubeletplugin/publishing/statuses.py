@@ -24,7 +24,7 @@ from dra.claims.conditions import (
     Binding,
     awaited_devices,
 )
-from dra.claims.trimming import AllocatedClaim
+from dra.claims.stored import StoredClaim
 from dra.common.resources import RESOURCE_CLAIMS, Obj, at
 from dra.gpu.inventory import ClaimRef, GpuReason
 from dra.kube.errors import ConflictError, KubeError, ObjectNotFoundError
@@ -232,9 +232,9 @@ class ClaimStatuses(WriteLoop):
             claim, read = self._known.pop(ref.uid, (None, 0.0))
         if claim is None or self._clock.monotonic() - read >= times.STATUS_KNOWN_SECONDS:
             found = self._api.get_as(
-                AllocatedClaim, RESOURCE_CLAIMS, ref.name, namespace=ref.namespace
+                StoredClaim, RESOURCE_CLAIMS, ref.name, namespace=ref.namespace
             )
-            claim = found.as_object(self._driver)
+            claim = found.allocated(self._driver)
             if claim["metadata"]["uid"] != ref.uid:
                 return
             self._seen(read_claim(claim))

@@ -26,7 +26,7 @@ from dra.claims.claims import (
     read_claim,
 )
 from dra.claims.sharing import settings_of, sharing_of
-from dra.claims.trimming import AllocatedClaim
+from dra.claims.stored import StoredClaim
 from dra.common.resources import PODS, RESOURCE_CLAIMS, Obj, at
 from dra.gpu.shares import ONE_CONTAINER
 from dra.kube.errors import ForbiddenError, KubeError, ObjectNotFoundError
@@ -184,8 +184,8 @@ class ContainerCheck:
     def _by_mps(self, namespace: str, name: str) -> dict[str, bool]:
         """Requests of another claim that this driver serves; True for those shared by MPS."""
         try:
-            found = self._api.get_as(AllocatedClaim, RESOURCE_CLAIMS, name, namespace=namespace)
-            claim = read_claim(found.as_object(self._driver))
+            found = self._api.get_as(StoredClaim, RESOURCE_CLAIMS, name, namespace=namespace)
+            claim = read_claim(found.allocated(self._driver))
         except ObjectNotFoundError:
             return {}
         except KubeError as error:

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from controller.cluster.cluster import Cluster
-from controller.cluster.trim import Trimmer
 from dra.allocator.allocate import Allocator
 from dra.allocator.explain.answers import as_obstacle
 from dra.allocator.explain.judge import explain
@@ -22,6 +21,7 @@ from tests.cli.conftest import Mig
 from tests.cli.explaining.situations import WAITS, waiting_pod
 from tests.cli.world import World
 from tests.controller.helpers.objects import DRIVER, FINALIZER, gpu, request
+from tests.controller.helpers.stored import Stored
 from tests.dra.gpus import A100
 
 SAME_GPU = [{"matchAttribute": "mig.dra.dev/parentUUID"}]
@@ -151,7 +151,7 @@ def _examined(world: World) -> tuple[Cluster, object]:
         (RESOURCE_CLAIMS, cluster.set_claim),
         (PODS, cluster.set_pod),
     ):
-        for obj in map(Trimmer(resource, DRIVER), world.api.list(resource).items):
+        for obj in map(Stored(resource), world.api.list(resource).items):
             take(obj)
     reader = Reader(DRIVER, kinds, cluster.classes)
     return cluster, examine(cluster.pods["default", WAITS], cluster, reader).found

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from cli.explaining.explain import Explainer
@@ -28,6 +29,7 @@ from dra.common.resources import (
     Resource,
 )
 from dra.kube.errors import ForbiddenError, KubeError, ObjectNotFoundError
+from dra.kube.http import Keep, whole
 from dra.pods.pods import read_pod
 from tests.controller.helpers.objects import DRIVER, allocated, claim, mignode, node, pod, versioned
 from tests.controller.helpers.volumes import volume, volume_claim
@@ -56,13 +58,20 @@ class Session:
         return datetime.now(UTC)
 
     def list(
-        self, resource: Resource, *, namespace: str = "", field_selector: str = ""
+        self,
+        resource: Resource,
+        *,
+        namespace: str = "",
+        field_selector: str = "",
+        keep: Keep | None = None,
     ) -> SimpleNamespace:
         if resource in self._refused:
             raise self._refused[resource]
         if self._elsewhere is not None and not namespace:
             raise self._elsewhere
-        return SimpleNamespace(items=self._objects.get(resource, []))
+        keep = keep or whole
+        found = self._objects.get(resource, [])
+        return SimpleNamespace(items=[keep(msgspec.Raw(msgspec.json.encode(o))) for o in found])
 
 
 def explained(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from controller.cluster.trim import Trimmer
 from dra.common.resources import PODS, Obj
-from tests.controller.helpers.objects import DRIVER, allocated, claim, cluster, pod, versioned
+from tests.controller.helpers.objects import allocated, claim, cluster, pod, versioned
+from tests.controller.helpers.stored import Stored
 
 THERE = {"nominatedNodeName": "a"}
 
@@ -26,7 +26,7 @@ THERE = {"nominatedNodeName": "a"}
 def test_a_pod_is_looked_at_unless_it_is_said_to_go_where_it_was_allocated(
     nodes: str, then: Obj, *, is_looked_at: bool
 ) -> None:
-    known, trim = cluster("a", "b"), Trimmer(PODS, DRIVER)
+    known, trim = cluster("a", "b"), Stored(PODS)
     # A letter for each claim: the node that it is allocated to, if it is.
     claims = [f"c{number}" for number, _ in enumerate(nodes)]
     for name, node in zip(claims, nodes, strict=True):

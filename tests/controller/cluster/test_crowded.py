@@ -7,8 +7,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from controller.cluster import trim as memory
-from controller.cluster.trim import Trimmer
+from controller.cluster import decoder as memory
 from dra.claims.claims import read_claim
 from dra.common.cache import decoded_weight
 from dra.common.resources import PODS, RESOURCE_CLAIMS, Obj, Resource
@@ -23,6 +22,7 @@ from tests.controller.helpers.objects import (
     request,
     versioned,
 )
+from tests.controller.helpers.stored import Stored
 
 KIB = 1024
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -95,7 +95,7 @@ def together(*objects: Obj) -> int:
     return sum(decoded_weight(msgspec.json.encode(part)) for part in large)
 
 
-def trimmed(trim: Trimmer, body: Obj, namespace: str = "default") -> Obj:
+def trimmed(trim: Stored, body: Obj, namespace: str = "default") -> Obj:
     text = msgspec.json.encode(versioned(body))
     return trim(msgspec.json.decode(text.replace(b'"default"', f'"{namespace}"'.encode())))
 
@@ -104,8 +104,8 @@ def trimmed(trim: Trimmer, body: Obj, namespace: str = "default") -> Obj:
 def test_what_is_large_in_a_namespace_is_kept_within_its_allowance(what: str) -> None:
     """2,000 pods of 190 KiB each, or as many claims, took more memory than the controller has."""
     resource, make = MADE[what]
-    trim = Trimmer(resource, DRIVER)
-    whole = together(trimmed(Trimmer(resource, DRIVER), make(0)))
+    trim = Stored(resource)
+    whole = together(trimmed(Stored(resource), make(0)))
     kept = [trimmed(trim, make(n)) for n in range(40)]
     assert together(*kept) < 40 * KIB + 40 * 2 * KIB < 40 * whole
     assert together(kept[0]) == whole
@@ -117,15 +117,15 @@ def test_what_is_large_in_a_namespace_is_kept_within_its_allowance(what: str) ->
 @pytest.mark.parametrize("what", MADE)
 def test_what_is_equal_counts_once(what: str) -> None:
     resource, make = MADE[what]
-    trim = Trimmer(resource, DRIVER)
+    trim = Stored(resource)
     kept = [trimmed(trim, make(0)) for _ in range(40)]
     assert all(each["spec"] == kept[0]["spec"] for each in kept)
     assert together(*kept) == together(kept[0])
-    assert together(kept[0]) == together(trimmed(Trimmer(resource, DRIVER), make(0)))
+    assert together(kept[0]) == together(trimmed(Stored(resource), make(0)))
 
 
 def test_where_all_together_have_too_much_each_namespace_still_has_some() -> None:
-    trim = Trimmer(PODS, DRIVER)
+    trim = Stored(PODS)
     kept = [trimmed(trim, affinity(10 * n + m), f"n{n}") for n in range(5) for m in range(9)]
     read = [sum(UNREAD not in each["spec"] for each in kept[n : n + 9]) for n in range(0, 45, 9)]
     assert read[0] == read[1] > read[3] == read[4] > 0
@@ -133,7 +133,7 @@ def test_where_all_together_have_too_much_each_namespace_still_has_some() -> Non
 
 def test_users_are_told_and_what_they_are_told_to_do_helps() -> None:
     bench = Bench("node-a")
-    pods, claims = Trimmer(PODS, DRIVER), Trimmer(RESOURCE_CLAIMS, DRIVER)
+    pods, claims = Stored(PODS), Stored(RESOURCE_CLAIMS)
 
     def create(name: str, body: Obj, asks: Obj) -> None:
         body["metadata"]["name"] = asks["metadata"]["name"] = name
@@ -163,7 +163,7 @@ def test_users_are_told_and_what_they_are_told_to_do_helps() -> None:
 
 
 def test_classes_of_what_a_claim_has_stay_as_they_count_in_quotas() -> None:
-    trim = Trimmer(RESOURCE_CLAIMS, DRIVER)
+    trim = Stored(RESOURCE_CLAIMS)
     texts = [f"'{i}' != ''" for i in range(100)]
     body = claim(
         "c",

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from controller.cluster.trim import Trimmer
 from dra.claims.claims import SCHEDULER_FINALIZER, read_claim
 from dra.claims.reasons import Reason
 from dra.common.resources import RESOURCE_CLAIMS
@@ -21,6 +20,7 @@ from tests.controller.helpers.objects import (
     pod,
     request,
 )
+from tests.controller.helpers.stored import Stored
 
 CLAIM, STATUS = "resourceclaims", "resourceclaims/status"
 
@@ -187,6 +187,6 @@ def test_whose_an_allocation_is_outlives_the_controller_that_made_it() -> None:
     bench.run()
     known = bench.succeeded_by("node-a").cluster.claims["default", "c"].claim
     assert not known.by_others(DRIVER)
-    trimmed = Trimmer(RESOURCE_CLAIMS, DRIVER)(bench.api.get(RESOURCE_CLAIMS, "c"))
+    trimmed = Stored(RESOURCE_CLAIMS)(bench.api.get(RESOURCE_CLAIMS, "c"))
     assert not read_claim(trimmed).by_others(DRIVER)
     assert "managedFields" not in trimmed["metadata"]

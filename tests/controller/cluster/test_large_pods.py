@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from controller.cluster.trim import Trimmer, remembering
+from controller.cluster.decoder import remembering
 from dra.common.cache import decoded_weight
 from dra.common.resources import (
     PERSISTENT_VOLUME_CLAIMS,
@@ -20,7 +20,7 @@ from dra.common.resources import (
 )
 from dra.kube.reflector import Store
 from dra.pods.pods import read_pod
-from dra.pods.trimming import (
+from dra.pods.stored import (
     MOST_CLAIMS,
     MOST_PORTS,
     MOST_RESOURCES,
@@ -31,7 +31,8 @@ from dra.pods.trimming import (
 from dra.pods.volumes import read_volume_claim
 from hack.bench.objects import as_stored
 from tests.controller.helpers.bench import Bench
-from tests.controller.helpers.objects import DRIVER, claim, node, pod, request, versioned
+from tests.controller.helpers.objects import claim, node, pod, request, versioned
+from tests.controller.helpers.stored import Stored
 
 MANY = 1500
 KIB = 1024
@@ -126,7 +127,7 @@ def _kept(resource: Resource, body: Obj) -> int:
     """Bytes that the mirror of a resource keeps of an object, in memory, roughly."""
     whole = msgspec.json.decode(msgspec.json.encode(as_stored(resource, body, 1)))
     store = Store(remembering(resource))
-    (change,) = store.put(Trimmer(resource, DRIVER)(whole))
+    (change,) = store.put(Stored(resource)(whole))
     assert change.new is not None
     held = store.get(NAME, "default")
     return max(decoded_weight(msgspec.json.encode(obj)) for obj in (change.new, held))
@@ -151,17 +152,17 @@ def test_little_is_kept_of_a_volume_claim() -> None:
         "spec": {"accessModes": ["ReadWriteOnce"] * MANY, "selector": selector},
     }
     assert _kept(PERSISTENT_VOLUME_CLAIMS, body) < 4 * KIB
-    found = read_volume_claim(Trimmer(PERSISTENT_VOLUME_CLAIMS, DRIVER)(versioned(body)))
+    found = read_volume_claim(Stored(PERSISTENT_VOLUME_CLAIMS)(versioned(body)))
     assert found.selector is not None
     assert not found.selector.matches({f"{NAME}-0": ""})
 
 
 def test_thousands_of_short_selectors_are_not_read() -> None:
     body = claim("c", *(request(f"r{n}", "mig-1g.5gb", *["true"] * 60) for n in range(32)))
-    trimmed = Trimmer(RESOURCE_CLAIMS, DRIVER)(versioned(body))
+    trimmed = Stored(RESOURCE_CLAIMS)(versioned(body))
     assert len(msgspec.json.encode(trimmed["spec"])) < 4 * KIB
     bench = Bench("node-a")
-    bench.cluster.set_claim(Trimmer(RESOURCE_CLAIMS, DRIVER)(bench.api.put(RESOURCE_CLAIMS, body)))
+    bench.cluster.set_claim(Stored(RESOURCE_CLAIMS)(bench.api.put(RESOURCE_CLAIMS, body)))
     bench.pod(pod("p", "c"))
     bench.run()
     assert "more than this driver reads" in bench.recorder.events[0][3]
@@ -172,7 +173,7 @@ def test_a_pod_that_is_too_large_is_told_and_others_are_served(what: str) -> Non
     bench = Bench("node-a")
     for name in (NAME, "p", "beside"):
         bench.claim(claim(name))
-    body = Trimmer(PODS, DRIVER)(bench.api.put(PODS, _large_pod(what, "p")))
+    body = Stored(PODS)(bench.api.put(PODS, _large_pod(what, "p")))
     bench.cluster.set_pod(body)
     bench.pod(pod("beside", "beside"))
     bench.run()
@@ -189,7 +190,7 @@ def test_what_a_large_pod_takes_of_its_node_counts(what: str) -> None:
     body["spec"]["nodeName"] = "node-a"
     body["spec"]["overhead"] = {"cpu": "1500m"}
     body["spec"]["initContainers"] = [{"name": "i", "resources": {"limits": {"memory": "3Gi"}}}]
-    trimmed = Trimmer(PODS, DRIVER)(body)
+    trimmed = Stored(PODS)(body)
     needs, whole = read_pod(trimmed).needs, read_pod(body).needs
     for name in ("cpu", "memory", "pods"):
         assert needs.requests[name] == whole.requests[name]
@@ -216,7 +217,7 @@ def test_pods_with_much_to_say_are_read_whole() -> None:
         )
     )
     body["metadata"]["labels"] = {f"example.com/label-{n}": "value" for n in range(60)}
-    found, whole = read_pod(Trimmer(PODS, DRIVER)(body)), read_pod(body)
+    found, whole = read_pod(Stored(PODS)(body)), read_pod(body)
     assert not found.unread
     assert found.needs.affinity_terms == whole.needs.affinity_terms
     assert found.labels == whole.labels
@@ -228,30 +229,30 @@ def test_limits_are_on_what_is_kept() -> None:
     """A term more is too many, and so is one more of whatever is counted."""
     half = MOST_TERMS // 2
     fits = versioned(pod("p", tolerations=[{"operator": "Exists", "key": "k" * 20}] * half * 2))
-    assert not read_pod(Trimmer(PODS, DRIVER)(_claiming(fits))).unread
+    assert not read_pod(Stored(PODS)(_claiming(fits))).unread
     fits["spec"]["tolerations"].append({"operator": "Exists"})
-    assert f"{MOST_TERMS} are read" in read_pod(Trimmer(PODS, DRIVER)(_claiming(fits))).unread
+    assert f"{MOST_TERMS} are read" in read_pod(Stored(PODS)(_claiming(fits))).unread
     amounts = {f"example.com/{'x' * 20}-{n}": "1" for n in range(MOST_RESOURCES)}
     asks = versioned(pod("q", overhead=amounts, containers=[]))
-    assert not read_pod(Trimmer(PODS, DRIVER)(asks)).unread
+    assert not read_pod(Stored(PODS)(asks)).unread
     amounts["example.com/more"] = "1"
-    assert f"{MOST_RESOURCES} are read" in read_pod(Trimmer(PODS, DRIVER)(asks)).unread
+    assert f"{MOST_RESOURCES} are read" in read_pod(Stored(PODS)(asks)).unread
     claims = versioned(pod("s", *(f"c{n}" for n in range(MOST_CLAIMS))))
-    assert not read_pod(Trimmer(PODS, DRIVER)(claims)).unread
+    assert not read_pod(Stored(PODS)(claims)).unread
     claims["spec"]["resourceClaims"].append({"name": "more", "resourceClaimName": "more"})
-    assert f"{MOST_CLAIMS} are read" in read_pod(Trimmer(PODS, DRIVER)(claims)).unread
+    assert f"{MOST_CLAIMS} are read" in read_pod(Stored(PODS)(claims)).unread
     ports = [{"containerPort": n, "hostPort": n} for n in range(1, MOST_PORTS + 1)]
     takes = versioned(pod("t", containers=[{"name": "main", "ports": ports}]))
-    assert not read_pod(Trimmer(PODS, DRIVER)(takes)).unread
+    assert not read_pod(Stored(PODS)(takes)).unread
     ports.append({"containerPort": 8000, "hostPort": 8000})
-    assert f"{MOST_PORTS} are read" in read_pod(Trimmer(PODS, DRIVER)(takes)).unread
+    assert f"{MOST_PORTS} are read" in read_pod(Stored(PODS)(takes)).unread
     volumes = [{"name": f"v{n}", "ephemeral": {}} for n in range(MOST_VOLUMES)]
     stores = _claiming(versioned(pod("u", volumes=volumes)))
-    assert not read_pod(Trimmer(PODS, DRIVER)(stores)).unread
+    assert not read_pod(Stored(PODS)(stores)).unread
     volumes.append({"name": "more", "ephemeral": {}})
-    assert f"{MOST_VOLUMES} are read" in read_pod(Trimmer(PODS, DRIVER)(stores)).unread
+    assert f"{MOST_VOLUMES} are read" in read_pod(Stored(PODS)(stores)).unread
     wide = versioned(pod("r", nodeSelector={"k": "x" * POD_BYTES}))
-    assert "KiB" in read_pod(Trimmer(PODS, DRIVER)(_claiming(wide))).unread
+    assert "KiB" in read_pod(Stored(PODS)(_claiming(wide))).unread
 
 
 def _claiming(body: Obj) -> Obj:
@@ -265,7 +266,7 @@ def test_a_pod_made_smaller_is_a_pod_as_any_other() -> None:
     bench.cluster.set_node(node("node-a"))
     bench.claim(claim("p"))
     body = bench.api.put(PODS, _large_pod("labels", "p"))
-    trim = Trimmer(PODS, DRIVER)
+    trim = Stored(PODS)
     bench.cluster.set_pod(trim(body))
     bench.run()
     assert bench.devices("p") == []

@@ -13,13 +13,13 @@ import msgspec
 import pytest
 
 from controller.cluster.cluster import Cluster
-from controller.cluster.trim import MOST_FINALIZERS, Trimmer, remembering
+from controller.cluster.decoder import remembering
 from controller.queue.searches import FailedSearches, Room
 from dra.allocator.problem import examine
 from dra.claims.classes import generated_classes
 from dra.claims.reader import Reader
 from dra.claims.reasons import Obstacle, Reason
-from dra.claims.trimming import CONFIG_BYTES, REQUEST_BYTES
+from dra.claims.stored import CONFIG_BYTES, MOST_FINALIZERS, REQUEST_BYTES
 from dra.common.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, Obj
 from dra.kube.reflector import Store
 from hack.bench.objects import as_stored
@@ -36,6 +36,7 @@ from tests.controller.helpers.objects import (
     request,
     versioned,
 )
+from tests.controller.helpers.stored import Stored
 
 CLAIMS = 2
 """Enough to tell what each of them leaves."""
@@ -173,7 +174,7 @@ class Mirrored:
         self.cluster: Cluster = cluster("node-a")
         self.reader = Reader(DRIVER, self.cluster.fleet.kinds, self.cluster.classes)
         self._stores = {r: Store(remembering(r)) for r in (RESOURCE_CLAIMS, PODS)}
-        self._trimmers = {r: Trimmer(r, DRIVER) for r in (RESOURCE_CLAIMS, PODS)}
+        self._trimmers = {r: Stored(r) for r in (RESOURCE_CLAIMS, PODS)}
         for body in generated_classes(DRIVER, ["1g.5gb"]):
             self.cluster.set_class(versioned(body))
         self.cluster.set_class(versioned(device_class("other", f"device.driver == '{OTHER}'")))
@@ -237,7 +238,7 @@ def retained() -> int:
 def test_a_claim_that_is_too_large_to_be_read_says_so(make: Callable[[str], Obj]) -> None:
     bench = Bench("node-a")
     body = bench.api.put(RESOURCE_CLAIMS, make("large"))
-    bench.cluster.set_claim(Trimmer(RESOURCE_CLAIMS, DRIVER)(body))
+    bench.cluster.set_claim(Stored(RESOURCE_CLAIMS)(body))
     bench.pod(pod("p", "large"))
     bench.run()
     assert bench.recorder.reasons("p") == ["UnsupportedRequest"]
@@ -251,14 +252,14 @@ def test_what_is_within_the_limits_is_read_whole() -> None:
     body["spec"]["devices"]["config"] = [opaque("packed") for _ in range(20)]
     assert len(json.dumps(body["spec"]["devices"]["requests"])) < REQUEST_BYTES
     assert len(json.dumps(body["spec"]["devices"]["config"])) < CONFIG_BYTES
-    assert Trimmer(RESOURCE_CLAIMS, DRIVER)(versioned(body))["spec"] == body["spec"]
+    assert Stored(RESOURCE_CLAIMS)(versioned(body))["spec"] == body["spec"]
 
 
 def test_parameters_of_another_driver_are_not_put_into_an_allocation() -> None:
     bench = Bench("node-a")
     body = claim("c")
     body["spec"]["devices"]["config"] = [opaque("spread"), *parameters(OTHER, 1, 100)]
-    bench.cluster.set_claim(Trimmer(RESOURCE_CLAIMS, DRIVER)(bench.api.put(RESOURCE_CLAIMS, body)))
+    bench.cluster.set_claim(Stored(RESOURCE_CLAIMS)(bench.api.put(RESOURCE_CLAIMS, body)))
     bench.pod(pod("p", "c"))
     bench.run()
     (config,) = bench.api.get(RESOURCE_CLAIMS, "c")["status"]["allocation"]["devices"]["config"]
@@ -267,7 +268,7 @@ def test_parameters_of_another_driver_are_not_put_into_an_allocation() -> None:
 
 def test_of_a_class_no_parameters_of_another_driver_are_kept() -> None:
     body = device_class("c", "true", config=[opaque("spread"), *parameters(OTHER, 3, 10_000)])
-    trimmed = Trimmer(DEVICE_CLASSES, DRIVER)(versioned(body))
+    trimmed = Stored(DEVICE_CLASSES)(versioned(body))
     assert trimmed["spec"]["config"] == [opaque("spread")]
     assert trimmed["spec"]["selectors"] == body["spec"]["selectors"]
 
@@ -275,7 +276,7 @@ def test_of_a_class_no_parameters_of_another_driver_are_kept() -> None:
 def test_a_claim_with_too_many_finalizers_is_not_touched() -> None:
     bench = Bench("node-a")
     body = with_many_finalizers("c")
-    bench.cluster.set_claim(Trimmer(RESOURCE_CLAIMS, DRIVER)(bench.api.put(RESOURCE_CLAIMS, body)))
+    bench.cluster.set_claim(Stored(RESOURCE_CLAIMS)(bench.api.put(RESOURCE_CLAIMS, body)))
     bench.pod(pod("p", "c"))
     bench.run(seconds=1)
     assert len(bench.finalizers("c")) == 5000, "none of others is lost"

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from controller.cluster.trim import Trimmer
 from dra.claims.allocation import node_label
 from dra.common.resources import RESOURCE_CLAIMS, Obj
 from dra.kube.errors import UnavailableError
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.fakeapi import once, own_allocation
 from tests.controller.helpers.objects import DRIVER, allocated, claim, versioned
+from tests.controller.helpers.stored import Stored
 
 LABEL = node_label(DRIVER)
 DEVICE = "gpu-0-mig-1g5gb-19-4"
@@ -123,4 +123,4 @@ def test_a_write_that_failed_is_made_again() -> None:
 def test_of_the_labels_of_a_claim_the_mirror_keeps_that_one() -> None:
     body = versioned(scheduled())
     body["metadata"]["labels"] = {LABEL: "node-a", "team": "a"}
-    assert Trimmer(RESOURCE_CLAIMS, DRIVER)(body)["metadata"]["labels"] == {LABEL: "node-a"}
+    assert Stored(RESOURCE_CLAIMS)(body)["metadata"]["labels"] == {LABEL: "node-a"}

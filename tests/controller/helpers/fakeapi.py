@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from dra.common.resources import PODS, RESOURCE_CLAIMS, Obj, Resource
 from dra.kube.client import ObjectList, PatchContent
 from dra.kube.errors import ConflictError, InvalidError, KubeError, ObjectNotFoundError
+from dra.kube.http import Keep
 from tests.controller.helpers.objects import copied, versioned
 
 
@@ -111,9 +114,10 @@ class FakeApi:
             raise ConflictError("precondition failed: UID", status=409)
         del self.objects[resource.plural, name]
 
-    def list(self, resource: Resource, *, keep: Callable[[Obj], Obj]) -> ObjectList:
+    def list(self, resource: Resource, *, keep: Keep) -> ObjectList:
         found = [o for (plural, _), o in self.objects.items() if plural == resource.plural]
-        return ObjectList([*map(keep, found)], "1")
+        kept = (keep(msgspec.Raw(msgspec.json.encode(o))) for o in found)
+        return ObjectList([o for o in kept if o is not None], "1")
 
     def apply(
         self,

@@ -7,14 +7,12 @@ from typing import Any
 import pytest
 
 from controller import times
-from controller.cluster.trim import Trimmer
 from dra.allocator.allocate import OngoingDecision
 from dra.allocator.problem import Outcome
 from dra.claims.claims import POD_CLAIM
 from dra.common.resources import PODS, RESOURCE_CLAIMS, Obj
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.objects import (
-    DRIVER,
     FINALIZER,
     claim,
     device_class,
@@ -22,6 +20,7 @@ from tests.controller.helpers.objects import (
     request,
     versioned,
 )
+from tests.controller.helpers.stored import Stored
 
 STATUS = "resourceclaims/status"
 NAMED = {"name": "s", "resourceClaimName": "p-s-x"}
@@ -113,7 +112,7 @@ def made_from_template(name: str = "p-s-x", *, uid: str = "uid-p", entry: str = 
     made = claim(name)
     owner = {"kind": "Pod", "name": "p", "uid": uid, "controller": True}
     made["metadata"] |= {"ownerReferences": [owner], "annotations": {POD_CLAIM: entry}}
-    return Trimmer(RESOURCE_CLAIMS, DRIVER)(made)
+    return Stored(RESOURCE_CLAIMS)(made)
 
 
 def test_a_claim_made_for_a_pod_is_allocated_before_the_status_of_the_pod_names_it() -> None:

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from controller import times
-from controller.cluster.trim import LARGEST, Trimmer
 from controller.leader.fence import Fence
 from controller.write.in_flight import LIMIT
 from controller.write.requests import NotLeadingError
+from dra.claims.stored import LARGEST
 from dra.common.resources import RESOURCE_CLAIMS, Obj, Resource
 from dra.kube.errors import (
     ConflictError,
@@ -26,6 +26,7 @@ from dra.kube.errors import (
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.desk import Desk, at_desk, settle, wants
 from tests.controller.helpers.objects import DRIVER, FINALIZER, allocated, claim, pod, request
+from tests.controller.helpers.stored import Stored
 
 FENCE = f"{DRIVER}/fence"
 
@@ -221,7 +222,7 @@ def test_a_server_that_serves_nobody_holds_everything_up(status: int) -> None:
 
 def test_a_claim_that_is_too_large_is_neither_fenced_nor_allocated_and_its_pod_told_why() -> None:
     bench, desk = at_desk("node-a")
-    trim = Trimmer(RESOURCE_CLAIMS, DRIVER)
+    trim = Stored(RESOURCE_CLAIMS)
     for name, size in {"large": 2 * LARGEST, "small": LARGEST // 2}.items():
         obj = claim(name)
         labels = {f"l{n}": "v" * 60 for n in range(size // 70)}

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
+import msgspec
 import pytest
 
 from controller.leader.controller import Controller
@@ -24,7 +25,7 @@ from dra.common.resources import (
 )
 from dra.kube.client import KubeApi, ObjectList
 from dra.kube.errors import ForbiddenError, UnavailableError
-from dra.kube.http import HttpClient
+from dra.kube.http import HttpClient, Keep
 from dra.kube.timing import SystemClock
 from dra.monitoring.probes import Probes
 from tests.controller.helpers.bench import EventList, no_metrics
@@ -54,17 +55,18 @@ class SlowApi(KubeApi):
         self.answer = threading.Event()
         self.made: list[weakref.ref[Listed]] = []
 
-    def list(
-        self, resource: Resource, *, keep: Callable[[Obj], Obj] = lambda obj: obj, **_: Any
-    ) -> ObjectList:
+    def parts(
+        self, resource: Resource, *, keep: Keep | None = None, **_: Any
+    ) -> Iterator[ObjectList]:
         if resource == MIG_NODES:
             self.answer.wait()
-            return ObjectList([], "1")
-        if resource != NODES:
-            return ObjectList([], "1")
-        body = Listed(versioned(node("node-a")))
-        self.made.append(weakref.ref(body))
-        return ObjectList([keep(body)], "1")
+        elif resource == NODES and keep is not None:
+            found = keep(msgspec.Raw(msgspec.json.encode(versioned(node("node-a")))))
+            body = Listed(found or {})
+            self.made.append(weakref.ref(body))
+            yield ObjectList([body], "1")
+            return
+        yield ObjectList([], "1")
 
     def read(self, path: str) -> Obj:
         return {"resources": []}
@@ -119,12 +121,12 @@ class StingyApi(SlowApi):
         self.answer.set()
         self._denied = denied
 
-    def list(
-        self, resource: Resource, *, keep: Callable[[Obj], Obj] = lambda obj: obj, **_: Any
-    ) -> ObjectList:
+    def parts(
+        self, resource: Resource, *, keep: Keep | None = None, **_: Any
+    ) -> Iterator[ObjectList]:
         if resource in self._denied:
             raise ForbiddenError(f"{resource} is forbidden", status=403)
-        return super().list(resource, keep=keep)
+        yield from super().parts(resource, keep=keep)
 
 
 @pytest.mark.parametrize("denied", [PERSISTENT_VOLUMES, NAMESPACES])

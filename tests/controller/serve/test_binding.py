@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from controller import times
-from controller.cluster.trim import Trimmer
 from dra.claims.conditions import SLICE_MADE, SLICE_NOT_MADE
 from dra.common.resources import RESOURCE_CLAIMS, Obj
 from dra.gpu.inventory import SETS_CONDITIONS
@@ -25,8 +24,9 @@ from tests.controller.helpers.objects import (
     pod,
     request,
 )
+from tests.controller.helpers.stored import Stored
 
-TRIM = Trimmer(RESOURCE_CLAIMS, DRIVER)
+TRIM = Stored(RESOURCE_CLAIMS)
 CONDITIONS = {"bindingConditions": [SLICE_MADE], "bindingFailureConditions": [SLICE_NOT_MADE]}
 RESERVED = [{"resource": "pods", "name": "p", "uid": "uid-p"}]
 

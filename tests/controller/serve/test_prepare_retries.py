@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from controller import times
-from controller.cluster.trim import Trimmer
 from dra.common.resources import PODS, RESOURCE_CLAIMS, Obj
 from dra.gpu.inventory import FailedClaim, Gpu, Instance
 from dra.gpu.mignode import to_mignode
@@ -27,6 +26,7 @@ from tests.controller.helpers.objects import (
     request,
     versioned,
 )
+from tests.controller.helpers.stored import Stored
 
 FIRST = "2026-01-01T00:10:00.000001Z"
 SECOND = "2026-01-01T00:20:00.000001Z"
@@ -170,7 +170,7 @@ def made_and_not_asked_for(since: str, *, device: str = DEVICE, reason: str = "U
     shown = {"type": "Ready", "status": status, "reason": reason, "lastTransitionTime": since}
     told = {"driver": DRIVER, "pool": "node-a-pool", "device": device, "conditions": [shown]}
     made["status"]["devices"] = [told]
-    return Trimmer(RESOURCE_CLAIMS, DRIVER)(made)
+    return Stored(RESOURCE_CLAIMS)(made)
 
 
 def test_kubelet_asks_again_where_the_node_says_that_it_never_did() -> None:

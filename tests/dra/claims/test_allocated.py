@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from dra.claims.claims import TOO_LARGE, read_claim
-from dra.claims.trimming import CONFIG_BYTES, AllocatedClaim
+from dra.claims.stored import CONFIG_BYTES, StoredClaim
 from dra.common.resources import Obj
 
 DRIVER, OTHER = "mig.dra.dev", "gpu.example.com"
@@ -35,7 +35,7 @@ def config(driver: str, parameters: Any, source: str = "FromClaim") -> Obj:
 
 def as_read(obj: Obj) -> Obj:
     text = msgspec.json.encode(obj)
-    return msgspec.json.decode(text, type=AllocatedClaim).as_object(DRIVER)
+    return msgspec.json.decode(text, type=StoredClaim).allocated(DRIVER)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_reading_takes_less_than_the_text(driver: str, source: str) -> None:
     del large, shown
     tracemalloc.start()
     try:
-        found = msgspec.json.decode(text, type=AllocatedClaim).as_object(DRIVER)
+        found = msgspec.json.decode(text, type=StoredClaim).allocated(DRIVER)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

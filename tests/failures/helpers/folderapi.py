@@ -10,14 +10,14 @@ import json
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from uuid import uuid4
 
 import msgspec
 
 from dra.common.resources import Obj, at
 from dra.kube.errors import AlreadyExistsError, ConflictError, ObjectNotFoundError, UnavailableError
-from dra.kube.http import HttpClient, Page, T
+from dra.kube.http import HttpClient, Keep, Page, T
 
 _SUBRESOURCES = ("status", "binding")
 _OBJECT = "object.json"
@@ -65,11 +65,12 @@ class FolderHttp(HttpClient):
     def read(self, path: str, kind: type[T]) -> T:
         return msgspec.json.decode(msgspec.json.encode(self.call("GET", path)), type=kind)
 
-    def page(self, path: str, *, query: Mapping[str, str]) -> tuple[Page, int]:
-        data = msgspec.json.encode(self.call("GET", path, query=query))
-        return msgspec.json.decode(data, type=Page), len(data)
+    def page(self, path: str, *, query: Mapping[str, str], keep: Keep, most: int) -> Page:
+        items = self.call("GET", path, query=query)["items"]
+        found = (keep(msgspec.Raw(msgspec.json.encode(item))) for item in items)
+        return Page([item for item in found if item is not None], "", "", 0)
 
-    def stream(self, path: str, *, query: Mapping[str, str], silence_seconds: float | None) -> Any:
+    def stream(self, path: str, **_: Any) -> NoReturn:
         raise UnavailableError(f"watch {path}: not here")
 
     def _listed(self, place: Path, query: Mapping[str, str]) -> Obj:

@@ -36,7 +36,7 @@ class PluginHttp(HttpClient):
         self._reach("GET", path)
         return super().read(path, kind)
 
-    def page(self, path: str, **more: Any) -> tuple[Page, int]:
+    def page(self, path: str, **more: Any) -> Page:
         self._reach("GET", path)
         return super().page(path, **more)
 

@@ -8,7 +8,6 @@ import pytest
 
 from controller import times
 from controller.cluster.cluster import VOLUMES, Cluster
-from controller.cluster.trim import TRIMMERS
 from dra.common.resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, STORAGE_CLASSES, Obj
 from dra.pods.volumes import (
     Volume,
@@ -21,6 +20,7 @@ from dra.pods.volumes import (
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.deciding import decide, why
 from tests.controller.helpers.objects import claim, cluster, mignode, node, pod, versioned
+from tests.controller.helpers.stored import Stored
 from tests.controller.helpers.volumes import ZONE, storage_class, uses, volume, volume_claim
 
 HOST = "kubernetes.io/hostname"
@@ -313,19 +313,19 @@ def test_trimmed_volumes_are_read_as_the_whole_ones() -> None:
     held: Obj = {"claimRef": {"kind": "x", "namespace": "default", "name": "c", "uid": "u"}}
     whole = volume("v", zone="y", labels={ZONE: "y"}, csi={"driver": "d" * 500}, **held)
     whole["metadata"]["annotations"] = {"note": "n" * 500}
-    trimmed = TRIMMERS[PERSISTENT_VOLUMES](whole)
+    trimmed = Stored(PERSISTENT_VOLUMES)(whole)
     assert read_volume(trimmed) == read_volume(whole)
     assert len(str(trimmed)) < 0.5 * len(str(whole))
     selector = {"matchLabels": {"a": "b"}}
     asked = volume_claim("c", volume="v", node="n", owner="u", selector=selector)
     asked["metadata"]["annotations"]["volume.beta.kubernetes.io/storage-class"] = "old"
     asked["metadata"]["managedFields"] = [{"manager": "m" * 1000}]
-    trimmed = TRIMMERS[PERSISTENT_VOLUME_CLAIMS](asked)
+    trimmed = Stored(PERSISTENT_VOLUME_CLAIMS)(asked)
     assert read_volume_claim(trimmed) == read_volume_claim(asked)
     assert read_volume_claim(asked).wish.class_name == "old"
     assert "managedFields" not in trimmed["metadata"]
     made = storage_class("fast", zones=("a", "b")) | {"parameters": {"type": "t" * 500}}
-    trimmed = TRIMMERS[STORAGE_CLASSES](made)
+    trimmed = Stored(STORAGE_CLASSES)(made)
     assert read_storage_class(trimmed) == read_storage_class(made)
     assert "parameters" not in trimmed
 

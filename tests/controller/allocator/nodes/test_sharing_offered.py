@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from dra.claims.sharing import OFFERED
-from dra.common.resources import Obj
+from dra.common.resources import PODS, Obj
 from dra.gpu.inventory import HOST_USERS_ONLY
 from dra.gpu.mignode import to_mignode
 from dra.gpu.shares import HAMI_CORE, ShareOffer
-from dra.pods.trimming import trim_pod
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.deciding import decide, why
 from tests.controller.helpers.objects import (
@@ -27,6 +26,7 @@ from tests.controller.helpers.objects import (
     request,
     versioned,
 )
+from tests.controller.helpers.stored import Stored
 
 SHARE = "gpu-share.dra.dev"
 
@@ -163,7 +163,7 @@ def test_the_condition_of_a_pod_with_its_own_users_says_what_keeps_it_waiting() 
     only = replace(inventory("node-a"), capabilities=(HOST_USERS_ONLY,))
     bench.cluster.set_mignode(versioned(to_mignode(only)))
     bench.claim(claim("c"))
-    bench.pod(trim_pod(pod("p", "c", hostUsers=False), ()))
+    bench.pod(Stored(PODS)(versioned(pod("p", "c", hostUsers=False))))
     bench.run()
     bench.run(seconds=2.0)
     assert bench.devices("c") == []

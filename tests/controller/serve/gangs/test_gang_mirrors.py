@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from controller.cluster.trim import Trimmer, remembering
+from controller.cluster.decoder import remembering
 from controller.leader.mirrors import POD_GROUPS
+from dra.common.parts import NAME_LENGTH
 from dra.common.resources import PODS, Obj
 from dra.gangs.membership import KUBERNETES, VOLCANO, read_membership
 from dra.kube.client import KubeApi, first_served
 from dra.kube.errors import ObjectNotFoundError, UnavailableError
 from dra.kube.reflector import Change
-from dra.pods.trimming import NAME_LENGTH
-from tests.controller.helpers.objects import DRIVER, cluster, pod, versioned
+from tests.controller.helpers.objects import cluster, pod, versioned
+from tests.controller.helpers.stored import Stored
 
 VERSIONS = [KUBERNETES.at_version(version) for version in KUBERNETES.versions]
 OLDER = KUBERNETES.at_version("v1alpha2")
@@ -50,7 +51,7 @@ def test_of_such_an_object_its_numbers_are_kept_and_of_the_mirror_its_name() -> 
             "status": {"conditions": [{"type": "x"}]},
         }
     )
-    kept = Trimmer(OLDER, DRIVER)(body)
+    kept = Stored(OLDER)(body)
     assert kept["spec"] == {"schedulingPolicy": policy}
     assert kept["metadata"].keys() == {"namespace", "name", "uid", "resourceVersion"}
     assert "spec" not in remembering(OLDER)(kept)
@@ -60,7 +61,7 @@ def test_of_a_pod_what_says_its_gang_is_kept_and_no_more() -> None:
     body = versioned(pod("p", "c", schedulingGroup={"podGroupName": "g"}))
     body["metadata"]["annotations"] = {"scheduling.k8s.io/group-name": "v" * 9999, "note": "x"}
     for each in (body, {**body, "spec": {"schedulingGroup": {"podGroupName": "g"}}}):
-        kept = Trimmer(PODS, DRIVER)(each)
+        kept = Stored(PODS)(each)
         assert kept["spec"]["schedulingGroup"] == {"podGroupName": "g"}
         (name,) = kept["metadata"]["annotations"].values()
         assert len(name) == NAME_LENGTH

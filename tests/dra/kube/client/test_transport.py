@@ -1,9 +1,11 @@
 import json
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from dra.common.resources import (
@@ -16,8 +18,12 @@ from dra.common.resources import (
     Resource,
 )
 from dra.kube.client import KubeApi
+from dra.kube.errors import GoneError, TooLargeError
+from dra.kube.http import LARGEST_BYTES, PAGE_BYTES, SMALL_BYTES, Keep, whole
 from tests.dra.kube.stub import (
+    Answer,
     Stub,
+    eventually,
     listing,
     refuse,
     reply,
@@ -189,9 +195,7 @@ def test_list_follows_pages_and_names_the_kind_of_each_item(stub: Stub, api: Kub
     ]
 
 
-def test_list_takes_everything_at_once_when_the_continue_token_expired(
-    stub: Stub, api: KubeApi
-) -> None:
+def test_list_begins_again_once_when_the_continue_token_expired(stub: Stub, api: KubeApi) -> None:
     stub.calls += [
         listing(thing("a"), version=5, token="more"),
         refuse(410, "Expired"),
@@ -200,7 +204,73 @@ def test_list_takes_everything_at_once_when_the_continue_token_expired(
     listed = api.list(PODS, namespace="ns")
     assert [item["metadata"]["name"] for item in listed.items] == ["a", "b"]
     assert listed.resource_version == "9"
-    assert stub.requests[-1].query == {}
+    assert stub.requests[-1].query == {"limit": "50"}
+    expired = [listing(thing("a"), version=5, token="more"), refuse(410, "Expired")]
+    stub.calls += expired * 2
+    with pytest.raises(GoneError):
+        api.list(PODS)
+
+
+def sized(*sizes: int) -> Answer:
+    """A page of objects of so many bytes, of which the first ones may be too many for a page."""
+    items = [thing(f"{n}", spec="x" * size) for n, size in enumerate(sizes)]
+    return listing(*items, version=5, token="more")
+
+
+@pytest.mark.parametrize("first", [1, 25], ids=["at the start", "after small ones"])
+def test_a_page_that_is_too_large_is_asked_for_again_with_half_as_many(
+    stub: Stub, api: KubeApi, first: int
+) -> None:
+    """Whatever came before it; a single object may take nearly all that is read of an answer."""
+    stub.calls += [sized(10)] * (first > 1)
+    limits = [25, 12, 6, 3, 1] if first == 1 else [25, 50, 25, 12, 6, 3, 1]
+    stub.calls += [sized(PAGE_BYTES + 1)] * (len(limits) - 1 - (first > 1))
+    stub.calls += [sized(PAGE_BYTES * 3), listing(thing("z"), version=5)]
+    listed = api.list(PODS)
+    assert [len(item["spec"]) for item in listed.items if "spec" in item][-1] == PAGE_BYTES * 3
+    assert [int(r.query["limit"]) for r in stub.requests] == [*limits, 1]
+
+
+def test_no_more_of_an_answer_is_read_than_the_largest_object_has(stub: Stub, api: KubeApi) -> None:
+    stub.calls += [sized(LARGEST_BYTES)] * 6
+    with pytest.raises(TooLargeError, match="more than"):
+        api.list(PODS)
+    with pytest.raises(TooLargeError, match="more than"):
+        api.get(PODS, "p", namespace="ns")
+
+
+def test_one_large_answer_is_held_at_a_time(stub: Stub, api: KubeApi) -> None:
+    """While one is decoded, another is read no further; small ones are."""
+    stub.calls += [sized(2 * SMALL_BYTES), sized(2 * SMALL_BYTES), listing(thing("a"))]
+    inside, go_on = threading.Event(), threading.Event()
+    order: list[str] = []
+
+    def slow(raw: msgspec.Raw) -> Obj:
+        inside.set()
+        assert go_on.wait(30)
+        order.append("first")
+        return whole(raw)
+
+    def read(keep: Keep) -> None:
+        next(api.parts(PODS, keep=keep))
+
+    threads = [threading.Thread(target=read, args=(slow,))]
+    threads[0].start()
+    assert inside.wait(30)
+
+    def second(raw: msgspec.Raw) -> Obj:
+        order.append("second")
+        return whole(raw)
+
+    threads.append(threading.Thread(target=read, args=(second,)))
+    threads[1].start()
+    eventually(lambda: len(stub.requests) == 2)
+    assert next(api.parts(PODS)).items[0]["metadata"]["name"] == "a"
+    assert order == []
+    go_on.set()
+    for thread in threads:
+        thread.join(30)
+    assert order == ["first", "second"]
 
 
 def test_an_empty_list_may_say_null(stub: Stub, api: KubeApi) -> None:

@@ -8,7 +8,7 @@ from dra.common.resources import PODS
 from dra.kube import client as transport
 from dra.kube.client import KubeApi
 from dra.kube.errors import UnavailableError
-from dra.kube.http import WatchEvent, WatchStream
+from dra.kube.http import LARGEST_BYTES, SMALL_BYTES, WatchEvent, WatchStream
 from tests.dra.kube.stub import (
     Handler,
     Stub,
@@ -57,9 +57,19 @@ def test_events_may_be_cut_anywhere_on_the_way(stub: Stub, api: KubeApi) -> None
 def test_an_event_arrives_while_the_watch_goes_on(stub: Stub, api: KubeApi) -> None:
     stub.watches.append(events(("ADDED", thing("a")), then="hang"))
     stream = watch(api)
-    assert next(stream) == WatchEvent("ADDED", thing("a"))
+    assert next(stream) == WatchEvent("ADDED", thing("a"), "1", "a", "ns")
     stream.close()
     assert list(stream) == []
+
+
+def test_an_event_that_is_too_large_ends_the_watch(stub: Stub, api: KubeApi) -> None:
+    stub.watches += [
+        events(("ADDED", thing("a", spec="x" * SMALL_BYTES * 3)), ("ADDED", thing("b"))),
+        events(("ADDED", thing("a", spec="x" * (LARGEST_BYTES + 2 * SMALL_BYTES))), then="hang"),
+    ]
+    assert [event.name for event in watch(api)] == ["a", "b"]
+    with pytest.raises(UnavailableError, match="an event of more than"):
+        next(watch(api))
 
 
 def test_a_watch_that_nobody_read_hangs_up_when_it_is_closed(stub: Stub, api: KubeApi) -> None:

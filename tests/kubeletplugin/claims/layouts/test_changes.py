@@ -105,9 +105,9 @@ def test_waiting_for_claims_costs_no_list_of_them_and_no_gpu_its_lock(
     lists: list[str] = []
     page = rig.http.page
 
-    def listed(path: str, **more: Any) -> tuple[Page, int]:
+    def listed(path: str, **more: Any) -> Page:
         query = more["query"]
-        if threading.current_thread().name == "hardware" and "continue" not in query:
+        if threading.current_thread().name == "hardware" and not query.get("continue"):
             lists.append(query["labelSelector"])
         found = page(path, **more)
         if len(lists) == 1:  # between the two lists
