@@ -85,7 +85,9 @@ def decode_layouts(obj: object, *, at: str = "", kind: str = LAYOUTS_KIND) -> di
         raise refuse("version", f"{obj.get('version')!r} is not known; allowed are: {VERSION}")
     configs = obj.get(CONFIGS)
     if not isinstance(configs, dict) or not configs:
-        raise refuse(CONFIGS, "it must name at least one layout")
+        wrong = "it is a list, and the names of layouts are keys there: write 'all-1g.5gb:'"
+        what = wrong if isinstance(configs, list) else "it must name at least one layout"
+        raise refuse(CONFIGS, what)
     return {str(name): _layout(f"{CONFIGS}.{name}", raw, refuse) for name, raw in configs.items()}
 
 

@@ -22,7 +22,7 @@ from cli.linting.documents import (
     without_nulls,
 )
 from cli.linting.nvidia import becomes
-from cli.linting.products import known_gpus
+from cli.linting.products import PROFILE, known_gpus
 from cli.linting.shapes import Class, Devices, misshapen
 from dra.cel.kinds import Kinds
 from dra.cel.questions import CostlySelectorError, SelectorError
@@ -124,22 +124,22 @@ class Manifests:
     @cached_property
     def device_classes(self) -> dict[str, DeviceClass]:
         """The classes of the files, and those that the controller would generate."""
-        named = {name for spec in self.claims.values() for name in spec.class_names}
         profiles = {p.name for g in self._gpus.gpus if g.geometry for p in g.geometry.profiles}
-        profiles |= {
-            name.removeprefix("mig-").replace("gb.", "gb+")
-            for name in named
-            if PROFILE_CLASS.fullmatch(name)
-        }
         made = [
-            *generated_classes(self.driver, profiles),
+            *generated_classes(self.driver, profiles | self._profiles),
             *(without_nulls(d.obj) for d in self.classes.values()),
         ]
         return {text(obj["metadata"], "name"): read_class(obj, self.driver) for obj in made}
 
     @cached_property
     def _gpus(self) -> Inventory:
-        return known_gpus(self.driver)
+        return known_gpus(self.driver, self._profiles)
+
+    @cached_property
+    def _profiles(self) -> set[str]:
+        """The profiles that claims and classes name."""
+        objects = [s.devices for s in self.claims.values()] + [c.obj for c in self.classes.values()]
+        return {found[0].replace("gb.", "gb+") for found in PROFILE.finditer(str(objects))}
 
     def is_ours(self, spec: ClaimSpec) -> bool:
         """True if all classes of a claim are known, and select devices of this driver alone."""

@@ -6,6 +6,9 @@ They are missing where only the command line is installed; nothing is tried then
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,23 +16,32 @@ from dra.gpu.geometry import Engines, Geometry, Placement, Profile
 from dra.gpu.inventory import Gpu, Inventory
 from dra.gpu.shares import HAMI_CORE, UNENFORCED, ShareOffer
 
+PROFILE = re.compile(
+    r"(?<![\w.])(?P<slices>\d+)g\.(?P<size>\d+)gb(?P<kind>(?:[+.][a-z]+)*(?:-me)?)(?![\w.+-])"
+)
 _FILES = Path(__file__).parents[2] / "sim/nvml/fixtures"
 _BRANDS = {"nvidia": "Nvidia", "nvidia-rtx": "NvidiaRTX", "tesla": "Tesla"}
 _VERSION = "999.0.0"
 """Stands for the driver's and CUDA's versions, which no product tells."""
 
 
-def known_gpus(driver: str) -> Inventory:
-    """Each product in MIG mode and without it, alone and shared; none where they are missing."""
+def known_gpus(driver: str, profiles: Collection[str]) -> Inventory:
+    """Each product in MIG mode and without it, alone and shared; none where they are missing.
+
+    Drivers and boards differ in the names of a product's profiles: one with as many slices, and a
+    size that differs by less than a quarter, goes by each of ``profiles`` too.
+    """
     found = [json.loads(path.read_bytes()) for path in sorted(_FILES.glob("*.json"))]
-    gpus = [gpu for minor, product in enumerate(found) for gpu in _gpus(product, minor)]
+    gpus = [gpu for minor, product in enumerate(found) for gpu in _gpus(product, minor, profiles)]
     return Inventory(
         "", "", driver, (*gpus,), driver_version=_VERSION, cuda_driver_version=_VERSION
     )
 
 
-def _gpus(product: dict[str, Any], minor: int) -> list[Gpu]:
-    geometry = Geometry(tuple(map(_profile, product["gi_profiles"])))
+def _gpus(product: dict[str, Any], minor: int, profiles: Collection[str]) -> list[Gpu]:
+    sold = [_profile(row) for row in product["gi_profiles"]]
+    others = [replace(p, name=n) for n in profiles for p in sold if _alike(p.name, n)]
+    geometry = Geometry((*sold, *others))
     facts: dict[str, Any] = {
         "product_name": product["name"],
         "brand": _BRANDS[product["brand"]],
@@ -49,6 +61,13 @@ def _gpus(product: dict[str, Any], minor: int) -> list[Gpu]:
         *(Gpu(**facts, sharing=offer) for offer in shares),
         Gpu(**facts, mig_enabled=True, slice_sharing=shares[0]),
     ]
+
+
+def _alike(name: str, other: str) -> bool:
+    one, two = PROFILE.fullmatch(name), PROFILE.fullmatch(other)
+    if not one or not two or one.group("slices", "kind") != two.group("slices", "kind"):
+        return False
+    return name != other and abs(int(one["size"]) - int(two["size"])) * 4 < int(one["size"])
 
 
 def _profile(row: dict[str, Any]) -> Profile:

@@ -37,7 +37,8 @@ _REMEDIES: Mapping[str, str] = {
     GpuReason.XID_ERROR: "delete the pods that are named; " + _RESET + " if the message says so",
     GpuReason.RECOVERY_REQUIRED: _RESET,
     GpuReason.RECOVERY_ADVISED: "when it suits, " + _RESET,
-    GpuReason.FABRIC_NOT_READY: "start the node's fabric manager, in the driver's version",
+    GpuReason.FABRIC_NOT_READY: "start the node's fabric manager, in the driver's version; in "
+    "its shared mode activate a partition (fmpm -a)",
     GpuReason.COMPUTE_MODE: "nvidia-smi -i {uuid} -c 0, with MIG mode off",
     GpuReason.VIRTUALIZED: "keep the plugin off the node, or pass the GPU through",
     GpuReason.CONFIDENTIAL: "attest them, then nvidia-smi conf-compute -srs 1",

@@ -159,7 +159,8 @@ def _obstacles(condition: Condition, *, mig: bool, uuid: str) -> Iterator[tuple[
         text = (
             f"its NVLink fabric is not ready ({_word(_FABRIC, condition.fabric)}), so that CUDA "
             "answers 802 (system not yet initialized); see that the fabric manager runs on this "
-            "node, in the driver's version"
+            "node, in the driver's version, and where it runs in shared mode (FABRIC_MODE=1 in its "
+            "configuration) that a partition with the GPU is active (fmpm -l, fmpm -a)"
         )
         yield GpuReason.FABRIC_NOT_READY, text
     exclusive = condition.compute_mode in {_EXCLUSIVE_THREAD, EXCLUSIVE_PROCESS}

@@ -49,6 +49,11 @@ def test_good_ones_are_left_alone(lint: Command, text: str) -> None:
             ": it must be a whole number, 0 or more",
         ),
         (FILE.replace("all\n", "some\n"), 4, "'some' is not allowed; allowed are: all, or a list"),
+        (
+            FILE.replace("  all-1g", "- all-1g"),
+            2,
+            "it is a list, and the names of layouts are keys",
+        ),
         (CLASS.replace("mode: layout", "mode: fast"), 3, "'fast' is not allowed; allowed are:"),
         (CLASS.replace("layout: x\n", ""), 1, "the field is missing, and mode is 'layout'"),
         (CLASS.replace("3g.20gb", "big"), 11, "'big' is no profile; one is written like 1g.5gb"),

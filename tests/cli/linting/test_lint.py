@@ -222,6 +222,9 @@ SELECTORS = {
     "productName == 'NVIDIA A30'": True,
     "productName.matches('^NVIDIA H100')": True,
     "profile == '4g.4gb'": False,
+    # Names of one product differ by board and driver.
+    "profile == '1g.24gb' && device.attributes['mig.dra.dev'].productName == 'NVIDIA GB200'": True,
+    "profile == '2g.24gb' && device.attributes['mig.dra.dev'].productName == 'NVIDIA GB200'": False,
     "productLabel == 'NVIDIA A30'": False,
     # These depend on the node, which no product tells.
     "driverVersion.isGreaterThan(semver('580.0.0'))": True,

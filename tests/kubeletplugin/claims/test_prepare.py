@@ -11,13 +11,16 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from api.kubelet.dra.v1beta1 import api_pb2 as v1beta1
 from api.kubelet.dra.v1beta1 import api_pb2_grpc as v1beta1_grpc
 from dra.common.resources import RESOURCE_CLAIMS
+from dra.gpu.mignode import from_mignode
 from kubeletplugin.journal.entries import State
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec
+from sim.nvml.products import load_product
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.rig import A100, DRIVER, Rig
 
@@ -43,6 +46,34 @@ def test_a_claim_gets_its_slice_a_cdi_device_and_a_journal_entry(rig: Rig) -> No
     assert entry.state is State.PREPARED
     assert (entry.gi_id, entry.ci_id) == (made.id, made.compute_instances[0].id)
     assert entry.mig_uuid == made.compute_instances[0].uuid
+
+
+@pytest.mark.parametrize(
+    ("product", "named", "mebibytes"),
+    [
+        ("GB200", "1g.24gb", 20480),
+        ("B200", "1g.23gb", 22528),
+        ("RTX-PRO-6000-Blackwell-Server", "1g.24gb", 23675),
+    ],
+)
+def test_a_product_may_have_profiles_of_other_names_and_sizes(
+    make_rig: Callable[..., Rig], product: str, named: str, mebibytes: int
+) -> None:
+    """As boards and drivers of these were reported to have them, beside the fixtures."""
+    known = load_product(product)
+    first, *others = known.gi_profiles
+    other = replace(first, name=named, memory_mib=mebibytes)
+    rig = make_rig(GpuSpec(replace(known, gi_profiles=(other, *others))))
+    rig.start()
+    device = f"gpu-0-mig-{named.replace('.', '')}-{first.id}-0"
+    rig.prepared(rig.claim(device))
+    assert rig.slices() == [(0, named, 0, True)]
+    wait_for("the MigNode", rig.published)
+    [gpu] = from_mignode(rig.mignode()).gpus
+    assert gpu.geometry is not None
+    found = gpu.geometry.by_name(named)
+    assert found is not None
+    assert found.memory_mib == mebibytes
 
 
 def test_the_cdi_device_has_the_gpu_and_the_two_capabilities_of_its_slice(rig: Rig) -> None:

@@ -101,6 +101,7 @@ def test_what_keeps_slices_and_gpus_from_running_programs_is_a_reason(
     known = seen(session)
     assert known.problem[0] == reason
     assert bool(known.unwell) == bool(reason)
+    assert ("FABRIC_MODE" in known.problem[1]) == (reason == GpuReason.FABRIC_NOT_READY)
 
 
 @pytest.mark.parametrize("mode", [2, 3])
