@@ -81,11 +81,26 @@ class ConditionState:
 
 
 @dataclass(slots=True)
-class Rest:
-    """Rest of a pod whose slices were given back for ``why``, until ``pause`` is over."""
+class Refusal:
+    """What was refused at the monotonic time ``at``, and is not tried again before ``until``.
+
+    ``why``: what is told meanwhile. ``room``: it stands until room is made after this
+    version of ``queue.refused.Room``; None: room is no matter. ``changed``: room was made since,
+    which did not help. ``pause``: grows with each refusal, where it is to.
+    """
 
     why: Obstacle
-    pause: Backoff = field(default_factory=lambda: times.growing(times.POD_HINDERED_AGAIN))
+    at: float
+    until: float = inf
+    room: int | None = None
+    changed: bool = False
+    pause: Backoff | None = None
+
+    def again(self, now: float) -> float:
+        """Refuse it once more at the monotonic time ``now``; returns the seconds of its pause."""
+        seconds = self.pause.next_delay() if self.pause is not None else inf
+        self.at, self.until = now, now + seconds
+        return seconds
 
 
 @dataclass(slots=True)
@@ -140,6 +155,8 @@ class PodRecord:
     ``gate_lifted``: we have lifted our scheduling gate.
     ``charge_ended``: the node to which it is charged no more, as no scheduler bound it there.
     ``lost_since``: the time from which it cannot go to the node of its allocation.
+    ``rest``: its slices were given back, as it could not run. ``costly``: its selectors cost too
+    much.
     ``eviction``: the pause before its eviction is asked for again.
     ``naming``: the pause before its claims are written into its status.
     ``budget_until``: the time until which its PodDisruptionBudget is taken to forbid its end.
@@ -154,7 +171,8 @@ class PodRecord:
     charge_ended: str = ""
     idle: Idle | None = None
     lost_since: float | None = None
-    rest: Rest | None = None
+    rest: Refusal | None = None
+    costly: Refusal | None = None
     nomination: Nomination | None = None
     marks: Marks | None = None
     eviction: Backoff | None = None
@@ -213,30 +231,26 @@ class ClaimRecord:
 
 
 @dataclass(slots=True)
-class GangRefusal:
+class GangRefusal(Refusal):
     """The obstacle for which a gang was refused, and what that depends on.
 
     ``failed``: the problem of the pod that found no room.
-    ``room``: the version of ``queue.searches.Room`` up to which ``failed`` cannot be served.
     ``group``: equal for gangs that wait for the like; one look tells of all of them.
     ``lacking``: the problems of the gang's pods, most urgent first; ``need`` of them need room.
     ``hindered``: pods that could not be served whatever is free, without those looked at since;
     None if the gang was refused for another cause.
-    ``version``: the gang's version that was refused, at the monotonic time ``at``.
-    ``until``: the monotonic time until which the gang rests.
+    ``version``: the gang's version that was refused.
+    ``rests_until``: the monotonic time until which the gang rests, whatever becomes free.
     ``is_called``: one of its pods is to be looked at when that rest is over.
     """
 
-    obstacle: Obstacle
     failed: Problem | None = None
-    room: int = 0
     group: Hashable | None = None
     lacking: tuple[Problem, ...] = ()
     need: int = 0
     hindered: set[ObjectKey] | None = None
     version: int = 0
-    at: float = 0.0
-    until: float = 0.0
+    rests_until: float = 0.0
     is_called: bool = False
 
 

@@ -260,7 +260,7 @@ class Engine:
         nodes = effects.room & world.cluster.fleet.nodes.keys()
         if nodes or anywhere or effects.quota:
             world.line.note_room(nodes)
-            world.room.make(nodes, anywhere=anywhere)
+            world.refused.room.make(nodes, anywhere=anywhere)
             world.decisions.room_made()
             world.agenda.room_made()
 

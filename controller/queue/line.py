@@ -23,6 +23,7 @@ from math import inf
 
 from controller import times
 from controller.cluster.cluster import Cluster
+from controller.queue.refused import About, Refused
 from controller.queue.searches import Decisions, Made, alike
 from controller.report.report import Reporter
 from dra.allocator.allocate import Allocator
@@ -158,12 +159,13 @@ class WaitingLine:
     may wait. Each waiter has at most one hold, counted in ``cluster.fleet``. Not thread-safe.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it looks at
         self,
         cluster: Cluster,
         allocator: Allocator,
         reporter: Reporter,
         decisions: Decisions,
+        refused: Refused,
         *,
         now: Callable[[], float],
     ) -> None:
@@ -172,16 +174,12 @@ class WaitingLine:
         self._allocator = allocator
         self._reporter = reporter
         self._decisions = decisions
+        self._refused = refused
         self._now = now
         self._waiting: dict[str, _Waiting] = {}
         self._served: list[Urgency] = []
         self._forgotten = 0
         self._holds: dict[str, _Hold] = {}
-        self._unmoved: dict[str, float] = {}
-        """By claim that did not move, the time until which no hold waits for it."""
-        self._resting: dict[str, float] = {}
-        """By node, the time until which nothing is held back there."""
-        self._aside: dict[Hashable, float] = {}
         self._questions = Questions(self.allocator_for, kind=alike)
         self._planning_for = ""
         self._no_plan_before = -inf
@@ -229,7 +227,7 @@ class WaitingLine:
     def wait(self, waiter: Waiter, need: Need) -> None:
         """Note that ``waiter`` found no room for ``need``; that may be held back from now on."""
         now = self._now()
-        if self._aside and self._aside.get(need.kind, -inf) > now:
+        if self._refused.find(About.HOLD, need.kind) is not None:
             self.leaves(waiter.uid)  # no place was found lately for this kind
             return
         known = self._waiting.get(waiter.uid)
@@ -311,7 +309,8 @@ class WaitingLine:
         now, found = self._now(), []
         for hold in [h for h in self._holds.values() if h.since + h.lasts <= now]:
             blocking = hold.blockers(self._fleet.without(hold.uids)) - self._uids()
-            self._unmoved |= dict.fromkeys(blocking, now + REST_FACTOR * hold.lasts)
+            for uid in blocking:
+                self._refused.note(About.UNMOVED, uid, seconds=REST_FACTOR * hold.lasts)
             self._drop_in_vain(hold)
             if (known := self._waiting.get(hold.waiter.uid)) is not None:
                 known.patience = min(times.HOLD[1], 2 * hold.lasts)
@@ -372,20 +371,18 @@ class WaitingLine:
 
     def _unmoving(self, waiter: Waiter) -> frozenset[str]:
         """UIDs that ``waiter`` is not to wait for: resting claims, and holds that bind it."""
-        now, yielding = self._now(), self._yielding(waiter.uid, priority(waiter.place))
-        known = self._cluster.claim_index.key_of_uid  # what is gone has moved
-        self._unmoved = {uid: until for uid, until in self._unmoved.items() if uid in known}
-        resting = {uid for uid, until in self._unmoved.items() if until > now}
-        self._resting = {node: until for node, until in self._resting.items() if until > now}
+        refused, yielding = self._refused, self._yielding(waiter.uid, priority(waiter.place))
+        # What is gone has moved.
+        refused.keep(About.UNMOVED, self._cluster.claim_index.key_of_uid.keys())
+        resting = {*map(str, refused.standing(About.UNMOVED))}
         own = self._holds.get(waiter.uid)
-        for node in self._resting.keys() - (own.nodes if own is not None else frozenset()):
+        rested = {*map(str, refused.standing(About.HELD_NODE))}
+        for node in rested - (own.nodes if own is not None else frozenset()):
             resting |= self._fleet.claims_on(node)
         return frozenset(resting | (self._uids() - yielding))
 
     def _stand_aside(self, waiter: Waiter, need: Need) -> None:
-        now = self._now()
-        self._aside = {key: until for key, until in self._aside.items() if until > now}
-        self._aside[need.kind] = now + times.PLAN_IN_VAIN
+        self._refused.note(About.HOLD, need.kind, seconds=times.PLAN_IN_VAIN)
         self.leaves(waiter.uid)
 
     def _tell(self, waiter: Waiter, places: _Places) -> None:
@@ -450,7 +447,7 @@ class WaitingLine:
     def _lasts(self, hold: _Hold, has: AbstractSet[str]) -> float:
         """Seconds for which the claims ``has`` may block a hold."""
         known = self._waiting.get(hold.waiter.uid)
-        if known is None or has <= self._unmoved.keys():
+        if known is None or all(self._refused.knows(About.UNMOVED, uid) for uid in has):
             return times.HOLD[0]
         return known.patience
 
@@ -478,9 +475,9 @@ class WaitingLine:
         return frozenset().union(*(hold.uids for hold in self._holds.values()))
 
     def _drop_in_vain(self, hold: _Hold) -> None:
-        now = self._now()
-        rest = now + NODE_REST_FACTOR * (now - hold.began)
-        self._resting |= dict.fromkeys(hold.nodes, rest)
+        rest = NODE_REST_FACTOR * (self._now() - hold.began)
+        for node in hold.nodes:
+            self._refused.note(About.HELD_NODE, node, seconds=rest)
         self._drop(hold)
 
     def _drop(self, hold: _Hold) -> None:

@@ -24,13 +24,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from math import inf
 
 from controller import times
 from controller.cluster.cluster import Cluster
+from controller.cluster.records import Refusal
+from dra.claims.reasons import Obstacle, Reason
 from dra.gpu.holdings import find_blocker
 from dra.gpu.inventory import FailedClaim, Inventory
 from dra.gpu.names import DeviceNameError, MigDevice, parse_device
-from dra.kube.timing import Backoff, LeftOut
+from dra.kube.timing import LeftOut
 from dra.pods.nodefit import NodeFacts
 
 TOPOLOGIES = (
@@ -44,33 +47,20 @@ MOST = 50_000
 """Upper bound on the templates and nodes that are remembered: some 300 bytes each."""
 
 BY_SCHEDULER = "kube-scheduler took an allocation there back; left out for a while"
+_BY_SCHEDULER = Obstacle(Reason.TAKEN_BACK, BY_SCHEDULER)
 BY_GPU = "a slice could not be made on it lately; it is tried again after a while"
-
-
-@dataclass(slots=True)
-class _Refusal:
-    """Last refusal by a node, at a monotonic time.
-
-    ``is_old``: another driver has offered something else there since.
-    """
-
-    at: float
-    pause: Backoff
-    is_old: bool = False
-
-    def ease(self) -> None:
-        soon = times.NODE_REFUSED_SHORTEST * 2.0 ** min(self.pause.failures - 1, 16)
-        self.pause.until = min(self.pause.until, self.at + soon)
 
 
 @dataclass(slots=True)
 class _Template:
     """Nodes that refused pods of a template, and nodes that took one.
 
-    ``spared``: nodes whose first refusal was let pass, with the time of that.
+    ``refused``: by node, its last refusal; it is ``changed`` if another driver has offered
+    something else there since. ``spared``: nodes whose first refusal was let pass, with the time of
+    that.
     """
 
-    refused: dict[str, _Refusal] = field(default_factory=dict)
+    refused: dict[str, Refusal] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)
     spared: dict[str, float] = field(default_factory=dict)
 
@@ -115,12 +105,13 @@ class Refusals:
         self._forget_old()
         known = self._templates[template] = self._templates.pop(template, _Template())
         refusal = known.refused.get(node)
-        if refusal is not None and now - refusal.at < times.SAME_REFUSAL:
-            return refusal.pause.until - now
-        pause = refusal.pause if refusal is not None else times.growing(times.NODE_REFUSED)
-        seconds = pause.next_delay()
-        pause.postpone(now)
-        known.refused[node] = _Refusal(now, pause)
+        if refusal is None:
+            pause = times.growing(times.NODE_REFUSED)
+            refusal = known.refused[node] = Refusal(_BY_SCHEDULER, -inf, pause=pause)
+        seconds = refusal.until - now
+        if now - refusal.at >= times.SAME_REFUSAL:
+            refusal.changed = False
+            seconds = refusal.again(now)
         while len(self._templates) > 1 and sum(t.size for t in self._templates.values()) > MOST:
             del self._templates[next(iter(self._templates))]
         return seconds
@@ -128,16 +119,16 @@ class Refusals:
     def excluded(self, template: str) -> dict[str, str]:
         """The nodes that are left out for a template now, with the reason."""
         now, refused = self._now(), self._of(template).refused
-        return {node: BY_SCHEDULER for node, r in refused.items() if r.pause.until > now}
+        return {node: r.why.message for node, r in refused.items() if r.until > now}
 
     def next_end(self, template: str) -> float | None:
         now, refused = self._now(), self._of(template).refused.values()
-        return min((r.pause.until for r in refused if r.pause.until > now), default=None)
+        return min((r.until for r in refused if r.until > now), default=None)
 
     def ease(self, node: str) -> None:
         for known in self._templates.values():
             if (refusal := known.refused.get(node)) is not None:
-                refusal.ease()
+                _ease(refusal)
 
     def renew(self, node: str) -> None:
         """Note that another driver offers something else on ``node``; if empty, on any node.
@@ -147,8 +138,8 @@ class Refusals:
         for known in self._templates.values():
             for name in (node,) if node else known.refused:
                 if (refusal := known.refused.get(name)) is not None:
-                    refusal.ease()
-                    refusal.is_old = True
+                    _ease(refusal)
+                    refusal.changed = True
 
     def bound(self, template: str, node: str) -> None:
         """Note that a pod of a template was bound to ``node``; earlier refusals are forgotten."""
@@ -166,7 +157,7 @@ class Refusals:
         Yields nothing if no node has refused the template.
         """
         known = self._of(template)
-        old = {name for name, refusal in known.refused.items() if refusal.is_old} & nodes.keys()
+        old = {name for name, refusal in known.refused.items() if refusal.changed} & nodes.keys()
         refused = known.refused.keys() & nodes.keys() - old
         taken = known.taken & nodes.keys()
         if not refused:
@@ -189,7 +180,7 @@ class Refusals:
         """Forget refusals that were not repeated for long."""
         since = self._now() - times.NODE_REFUSED[1]
         for template, known in [*self._templates.items()]:
-            left = {n: r for n, r in known.refused.items() if r.pause.until > since}
+            left = {n: r for n, r in known.refused.items() if r.until > since}
             if known.refused and not left:
                 del self._templates[template]
                 continue
@@ -234,6 +225,13 @@ class Refusals:
         for node, gpu in self._gpus.expire():
             self._cluster.fleet.leave_out(node, gpu, "")
             self._cluster.make_room(node)
+
+
+def _ease(refusal: Refusal) -> None:
+    """Let a node in again soon: the later, the more often it has refused."""
+    failures = refusal.pause.failures if refusal.pause is not None else 0
+    soon = times.NODE_REFUSED_SHORTEST * 2.0 ** min(failures - 1, 16)
+    refusal.until = min(refusal.until, refusal.at + soon)
 
 
 def _places(node: NodeFacts) -> Iterator[tuple[str, str]]:

@@ -1,25 +1,18 @@
-"""Decisions and plans that take long, and searches that failed.
+"""Decisions and plans that take long.
 
 Decisions that take long are made in parts, with other work in between. Each goes on in the looks at
 one pod, its leader. Decisions take turns. After each part all of them rest for as long as it took,
 while other work is due: together they always get half of the deciding thread's time, and no more.
-
-After a search has failed, none is made for pods alike until a node could serve them. A search that
-was given up took long while other pods waited: it is not made again for many times as long,
-whatever becomes free.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
-from controller import times
 from dra.allocator.problem import Problem
-from dra.claims.reasons import Obstacle
-from dra.common.cache import BoundedCache
 from dra.common.resources import ObjectKey
 from dra.pods.pods import PodNeeds
 
@@ -144,111 +137,6 @@ class Decisions:
         self._later.pop(key, None)
 
 
-REST = 50
-"""Rest after a search that was given up, as a multiple of the time that it took."""
-
-_BYTES = 16 * 2**20
-
-
-class Room:
-    """Nodes where room was made, by the version of that. Not thread-safe."""
-
-    def __init__(self) -> None:
-        self.version = 0
-        """Grows whenever room is made."""
-        self._nodes: dict[str, int] = {}
-        self._anywhere = 0
-
-    def make(self, nodes: Iterable[str], *, anywhere: bool = False) -> None:
-        """Note that room was made on ``nodes``; ``anywhere``: it may be on any node."""
-        self.version += 1
-        if anywhere:
-            self._anywhere = self.version
-            self._nodes.clear()
-            return
-        for node in nodes:
-            self._nodes.pop(node, None)
-            self._nodes[node] = self.version
-
-    def since(self, version: int) -> list[str] | None:
-        """The nodes where room was made after ``version``; None if it may be any node."""
-        if version < self._anywhere:
-            return None
-        found: list[str] = []
-        for node, made in reversed(self._nodes.items()):
-            if made <= version:
-                break
-            found.append(node)
-        return found
-
-
-class _Failure(NamedTuple):
-    """An obstacle found at the monotonic time ``at``, which stood at ``version`` of ``Room``.
-
-    ``changed``: room was made since, which did not help.
-    """
-
-    obstacle: Obstacle
-    at: float
-    version: int
-    changed: bool = False
-
-
-class FailedSearches:
-    """Obstacles of failed searches, by problem and ``scope``. Not thread-safe.
-
-    ``scope``: UIDs of the held-back devices that the pod may take. ``now`` gives monotonic seconds.
-    """
-
-    def __init__(self, room: Room, now: Callable[[], float]) -> None:
-        self._room = room
-        self._now = now
-        self._known: BoundedCache[Hashable, _Failure] = BoundedCache(_BYTES, weigh=_weight)
-        self._resting: dict[Hashable, tuple[Obstacle, float]] = {}
-
-    def find(
-        self, problem: Problem, scope: frozenset[str], could_serve: Callable[[Iterable[str]], bool]
-    ) -> Obstacle | None:
-        """The obstacle by which an equal problem would fail again; None if a search is to be made.
-
-        ``could_serve``: returns True if one of some nodes has what the problem asks for now. It is
-        called with the nodes where room was made since the problem failed. The details of an
-        obstacle go out of date by such changes, so that a search is made after a while anyway.
-        """
-        if self._resting:
-            obstacle, until = self._resting.get(_searched(problem), (None, 0.0))
-            if obstacle is not None and until > self._now():
-                return obstacle
-        key = alike(problem)
-        known = None if key is None else self._known.find((key, scope))
-        if known is None:
-            return None
-        nodes = self._room.since(known.version)
-        if nodes is None or (nodes and could_serve(nodes)):
-            return None
-        if nodes:
-            known = known._replace(version=self._room.version, changed=True)
-            self._known.put((key, scope), known)
-        out_of_date = known.changed and self._now() >= known.at + times.REFUSAL_DETAILS
-        return None if out_of_date else known.obstacle
-
-    def add(self, problem: Problem, scope: frozenset[str], obstacle: Obstacle) -> None:
-        key = alike(problem)
-        if key is not None:
-            self._known.put((key, scope), _Failure(obstacle, self._now(), self._room.version))
-
-    def rest(self, problem: Problem, obstacle: Obstacle, *, seconds: float) -> None:
-        """Let a search for ``problem`` rest that was given up after ``seconds``."""
-        now = self._now()
-        self._resting = {k: (o, until) for k, (o, until) in self._resting.items() if until > now}
-        self._resting[_searched(problem)] = obstacle, now + REST * seconds
-
-
-def _searched(problem: Problem) -> Hashable:
-    key = alike(problem)
-    return frozenset(claim.claim.ref.uid for claim in problem.claims) if key is None else key
-
-
 def alike(problem: Problem) -> Hashable | None:
     """A key that is equal for problems that fail alike; None if the pod has claims on a node."""
     if problem.pins:
@@ -278,10 +166,3 @@ def alike(problem: Problem) -> Hashable | None:
 def _needs(needs: PodNeeds) -> str:
     parts = [needs.requests, needs.node_selector, needs.affinity_terms, needs.tolerations]
     return json.dumps(parts, sort_keys=True)
-
-
-def _weight(key: object, _value: object = None) -> int:
-    """Rough number of bytes that nested tuples with texts take."""
-    if isinstance(key, tuple | frozenset):
-        return 100 + sum(map(_weight, key))
-    return 50 + len(key) if isinstance(key, str) else 50

@@ -19,11 +19,11 @@ from math import inf
 
 from controller import times
 from controller.cluster.cluster import Cluster
+from controller.cluster.records import Refusal
 from controller.write.in_flight import Send, Senders
 from dra.cel.offers import Expressions, GpuKind, Question
 from dra.cel.questions import Answer, Evaluator, shortened
 from dra.claims.reasons import Obstacle, Reason
-from dra.common.cache import BoundedCache
 from dra.common.resources import ObjectKey
 from dra.gpu.inventory import ClaimRef, Gpu
 from dra.pods.pods import Pod
@@ -40,7 +40,6 @@ AT_ONCE = 16
 _NOBODY: ObjectKey = ("", "")
 """Asker of a question that is asked for no pod."""
 
-_REFUSED = 10_000
 _FORGOTTEN = 0.001
 
 
@@ -88,7 +87,6 @@ class Evaluations:
         self._used_at = now()
         self._queues: dict[str, dict[Hashable, Question]] = {}
         """By namespace, the questions to be asked, by their keys."""
-        self._refused: BoundedCache[str, tuple[Obstacle, float]] = BoundedCache(_REFUSED)
         self._askers: dict[Hashable, set[ObjectKey]] = {}
         self._waiting: dict[ObjectKey, _Waiting] = {}
         self._under_way = False
@@ -102,15 +100,15 @@ class Evaluations:
         Returns an obstacle if the selectors cost too much or wait for long, else None.
         ``take_answers`` names the pod once all is answered.
         """
-        obstacle, until = self._refused.find(pod.uid) or (None, 0.0)
-        if obstacle is not None and self._now() < until:
-            return obstacle
+        now, record = self._now(), self._cluster.pod_index.record(pod)
+        if record.costly is not None and now < record.costly.until:
+            return record.costly.why
         found: list[Question] = []
         for asked in claims:
             open_ = [*islice(self._missing(asked), AT_ONCE)]
             if open_ and self._kinds.cost(asked.expressions) > CLAIM_SECONDS:
                 obstacle = _too_much(asked.ref)
-                self._refused.put(pod.uid, (obstacle, self._now() + times.EVALUATION_REFUSED))
+                record.costly = Refusal(obstacle, now, now + times.EVALUATION_REFUSED)
                 return obstacle
             found += open_
         waiting = self._waiting.setdefault(pod.key, _Waiting(self._now()))

@@ -13,6 +13,7 @@ from controller import times
 from controller.cluster.gangs import Gang
 from controller.cluster.records import GangRefusal, PodRecord
 from controller.queue.line import Need, gang_uid, gang_waiter
+from controller.queue.refused import CouldServe
 from controller.queue.searches import PART_STEPS, Made, alike
 from controller.serve.allocations import allocate
 from controller.serve.giving_back import Cause, Unused, give_up, unused_of
@@ -226,7 +227,7 @@ def _is_fresh(world: World, gang: Gang) -> bool:
     if refusal is None:
         return False
     is_same = refusal.version == gang.version
-    return world.now() < (refusal.at + times.REFUSAL_DETAILS if is_same else refusal.until)
+    return world.now() < (refusal.until if is_same else refusal.rests_until)
 
 
 def _standing_refusal(
@@ -244,28 +245,21 @@ def _standing_refusal(
         refusal.hindered.discard(pod.key)
         if gang.present - len(refusal.hindered) >= minimum:
             return None, None
-    if now < refusal.until:
+    if now < refusal.rests_until:
         if refusal.is_called:
             return refusal, None
         refusal.is_called = True
-        return refusal, Look(refusal.until)
-    if not is_same or now >= refusal.at + times.REFUSAL_DETAILS or _has_room(world, refusal):
-        return None, None
-    return refusal, None
+        return refusal, Look(refusal.rests_until)
+    stands = is_same and world.refused.stands(refusal, _could_serve(world, refusal))
+    return refusal if stands else None, None
 
 
-def _has_room(world: World, refusal: GangRefusal) -> bool:
+def _could_serve(world: World, refusal: GangRefusal) -> CouldServe | None:
     failed = refusal.failed
-    if failed is None:
-        return False
-    if refusal.obstacle.reason is Reason.QUOTA:
-        return world.room.version > refusal.room
-    nodes = world.room.since(refusal.room)
+    if failed is None or refusal.why.reason is Reason.QUOTA:
+        return None
     allocator = world.line.allocator_for(failed.pod)
-    if nodes is None or allocator.could_serve(with_room_made(failed, allocator), nodes):
-        return True
-    refusal.room = world.room.version
-    return False
+    return partial(allocator.could_serve, with_room_made(failed, allocator))
 
 
 def _keep(world: World, pod: Pod, gang: Gang, refusal: GangRefusal, seconds: float) -> None:
@@ -274,9 +268,10 @@ def _keep(world: World, pod: Pod, gang: Gang, refusal: GangRefusal, seconds: flo
     If the reason is new, all its pods are looked at, to be told; otherwise those not waiting yet.
     """
     before, now = gang.refusal, world.now()
-    refusal.version, refusal.at, refusal.until = gang.version, now, now + REST * seconds
+    refusal.version, refusal.rests_until = gang.version, now + REST * seconds
+    refusal.at, refusal.until = now, now + times.REFUSAL_DETAILS
     gang.refusal = refusal
-    is_new = before is None or before.obstacle.reason is not refusal.obstacle.reason
+    is_new = before is None or before.why.reason is not refusal.why.reason
     for key in gang.members:
         if key != pod.key and (is_new or not world.agenda.waits(key)):
             world.agenda.add_pod(key)
@@ -284,8 +279,8 @@ def _keep(world: World, pod: Pod, gang: Gang, refusal: GangRefusal, seconds: flo
 
 def _refuse(world: World, gang: Gang, refusal: GangRefusal) -> Wait:
     """Have ``gang`` wait; slices are held back for it if it was overtaken too often."""
-    if refusal.obstacle.reason is not Reason.WAITING:
-        return _leave(world, gang, refusal.obstacle, refusal)
+    if refusal.why.reason is not Reason.WAITING:
+        return _leave(world, gang, refusal.why, refusal)
     uid, lacking, line = gang_uid(gang.key), refusal.lacking, world.line
     kind = gang.key if refusal.group is None else refusal.group
     was_held = line.is_held_for(uid)
@@ -294,7 +289,7 @@ def _refuse(world: World, gang: Gang, refusal: GangRefusal) -> Wait:
     is_held = line.is_held_for(uid)
     for key in gang.members if is_held and not was_held else ():
         world.agenda.add_pod(key)  # they are no longer in one group with other gangs
-    return Wait(refusal.obstacle, (), gang.key if is_held else refusal.group)
+    return Wait(refusal.why, (), gang.key if is_held else refusal.group)
 
 
 def _leave(
@@ -373,9 +368,9 @@ def _part(world: World, pod: Pod, gang: Gang, minimum: int) -> GangOutcome | Gan
     if able < count.need:
         world.decisions.forget(gang.key)
         obstacle = about_hindered(gang.key, count, able, lacking.others)
-        return GangRefusal(obstacle, hindered={*lacking.others})
+        return GangRefusal(obstacle, world.now(), hindered={*lacking.others})
     claims = (w.claim.ref.uid for p in lacking.problems for w in p.claims)
-    room = world.room.version
+    room = world.refused.room.version
     made: Made[GangOutcome] | None = world.decisions.decide(
         gang.key,
         pod.key,
@@ -394,9 +389,10 @@ def _part(world: World, pod: Pod, gang: Gang, minimum: int) -> GangOutcome | Gan
     kind = alike(outcome.failed) if outcome.failed is not None else None
     return GangRefusal(
         about_room(gang.key, count, outcome),
-        outcome.failed,
-        room,
-        gang.key if kind is None else (count.need, kind),
+        world.now(),
+        room=room if outcome.failed is not None else None,
+        failed=outcome.failed,
+        group=gang.key if kind is None else (count.need, kind),
         lacking=lacking.problems,
         need=count.need,
     )

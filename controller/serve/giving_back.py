@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from controller import times
-from controller.cluster.records import Idle, PodRecord, Rest
+from controller.cluster.records import Idle, PodRecord, Refusal
 from controller.serve.binding import may_wait_until
 from controller.serve.world import Act, Look, World, Write
 from dra.allocator.admin_access import looks_only
@@ -231,19 +231,21 @@ def _hindered_claims(
 
 def _rest(world: World, record: PodRecord, why: Obstacle) -> None:
     """Have a pod rest; its pause grows once, even if its claims are given up in several steps."""
-    record.rest = record.rest or Rest(why)
+    now = world.now()
+    if record.rest is None:
+        record.rest = Refusal(why, now, now, pause=times.growing(times.POD_HINDERED_AGAIN))
     record.rest.why = why
-    if not record.rest.pause.left(world.now()):
-        record.rest.pause.fail(world.now())
+    if now >= record.rest.until:
+        record.rest.again(now)
 
 
 def rests(world: World, record: PodRecord) -> tuple[float, Obstacle] | None:
     """Time before which nothing is tried for a pod that is still hindered, and the obstacle."""
     rest, examined = record.rest, record.examined
-    if rest is None or examined is None or world.now() >= rest.pause.until:
+    if rest is None or examined is None or world.now() >= rest.until:
         return None
     obstacle = examined.foreign or (NOT_BOUND if rest.why is NOT_BOUND else None)
-    return None if obstacle is None else (rest.pause.until, obstacle)
+    return None if obstacle is None else (rest.until, obstacle)
 
 
 # -- claims that their node will never prepare

@@ -26,6 +26,7 @@ from functools import partial
 from api.mignode import RoomRequest
 from controller import times
 from controller.cluster.records import PodRecord, RoomMaking
+from controller.queue.refused import About
 from controller.queue.searches import alike
 from controller.serve.world import Act, Look, World, Write
 from controller.write.in_flight import WriteAnswer, one
@@ -234,7 +235,7 @@ def _go_on(world: World, record: PodRecord, problem: Problem, making: _Making) -
     pod, known, rooms, now = record.pod, making.known, world.rooms, world.now()
     key = alike(problem)
     kind: Hashable = (pod.uid if key is None or making.terms.request else key, pod.priority)
-    if known.began is None and (rooms.in_vain.find(kind) or 0.0) > now:
+    if known.began is None and world.refused.find(About.PLAN, kind) is not None:
         return
     others = world.decisions.is_begun(_PLAN) and rooms.planned != pod.uid
     if others or (now < rooms.not_before and not world.decisions.is_begun(_PLAN)):
@@ -263,7 +264,7 @@ def _go_on(world: World, record: PodRecord, problem: Problem, making: _Making) -
         moves = f"up to {making.terms.moves} moves of pods that may be moved"
         _stop(world, record, f"{moves} make no room for it on node {making.terms.node}")
     else:
-        rooms.in_vain.put(kind, now + times.ROOM_IN_VAIN)
+        world.refused.note(About.PLAN, kind, seconds=times.ROOM_IN_VAIN)
 
 
 def _carry_out(world: World, record: PodRecord, making: _Making, plan: Plan) -> Iterator[Act]:

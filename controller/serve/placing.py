@@ -26,6 +26,7 @@ from controller import times
 from controller.cluster.records import AlikePods, PodRecord, Sent
 from controller.queue import searches
 from controller.queue.refusals import BY_SCHEDULER
+from controller.queue.refused import About, CouldServe
 from controller.queue.searches import alike
 from controller.serve import steering
 from controller.serve.giving_back import give_back_parts
@@ -44,6 +45,9 @@ SHARE = 0.2
 
 IN_VAIN = 4
 """Excess of refuted over proven allocations that allows one more to be unproven at a time."""
+
+REST = 50
+"""Rest after a search that was given up, as a multiple of the time that it took."""
 
 MOST = 32
 """Upper bound on the further allocations that may be unproven at a time."""
@@ -282,8 +286,7 @@ def _decide(world: World, pod: Pod, problem: Problem) -> Decision | Obstacle | l
     if (over := allocator.fleet.quotas.find_over(problem.claims)) is not None:
         return [*give_back_parts(world, pod, problem, allocator.fleet)] or over
     could_serve = partial(allocator.could_serve, with_room_made(problem, allocator))
-    obstacle = world.failed.find(problem, yielding, could_serve)
-    if obstacle is not None:
+    if (obstacle := _failed(world, problem, yielding, could_serve)) is not None:
         return obstacle
     asked = tuple((c.claim.ref.uid, c.choices, c.constraints) for c in problem.claims)
     tried = [*attempts(world, problem)]
@@ -304,8 +307,29 @@ def _decide(world: World, pod: Pod, problem: Problem) -> Decision | Obstacle | l
     if parts or outcome.over is not None:
         return parts or outcome.over
     obstacle = as_obstacle(explain(problem, allocator, given_up=outcome.given_up))
-    if not made.is_outdated:
-        world.failed.add(problem, yielding, obstacle)
+    key, refused = alike(problem), world.refused
+    if not made.is_outdated and key is not None:
+        refused.note(About.SEARCH, (key, yielding), obstacle, room=refused.room.version)
     if outcome.given_up is not None:
-        world.failed.rest(problem, obstacle, seconds=made.seconds)
+        refused.note(About.LONG_SEARCH, _searched(problem), obstacle, seconds=REST * made.seconds)
     return obstacle
+
+
+def _failed(
+    world: World, problem: Problem, yielding: frozenset[str], could_serve: CouldServe
+) -> Obstacle | None:
+    """The obstacle by which an equal problem would fail again; None if a search is to be made.
+
+    A search that was given up took long while other pods waited: it is not made again for many
+    times as long, whatever becomes free.
+    """
+    key = alike(problem)
+    known = world.refused.find(About.LONG_SEARCH, _searched(problem))
+    if known is None and key is not None:
+        known = world.refused.find(About.SEARCH, (key, yielding), could_serve)
+    return known.why if known is not None else None
+
+
+def _searched(problem: Problem) -> Hashable:
+    key = alike(problem)
+    return frozenset(claim.claim.ref.uid for claim in problem.claims) if key is None else key

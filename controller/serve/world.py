@@ -14,7 +14,8 @@ from controller.options import Options
 from controller.queue.agenda import Agenda
 from controller.queue.line import WaitingLine
 from controller.queue.refusals import Refusals
-from controller.queue.searches import Decisions, FailedSearches, Room
+from controller.queue.refused import Refused
+from controller.queue.searches import Decisions
 from controller.report.report import Reporter
 from controller.serve.evaluations import ClaimSelectors, Evaluations
 from controller.write.claims import ClaimWriter
@@ -132,14 +133,12 @@ class RoomPlans:
     ``moving``: the pod for which others are being moved.
     ``planned``: UID of the pod for which a plan was made last, or is being made.
     ``not_before``: the time before which no further plan is begun.
-    ``in_vain``: by kind of pod, the time until which no plan is made, as none was found.
     """
 
     slots: list[float]
     moving: PodRecord | None = None
     planned: str = ""
     not_before: float = float("-inf")
-    in_vain: BoundedCache[Hashable, float] = field(default_factory=lambda: BoundedCache(_TEMPLATES))
 
 
 class World:
@@ -172,10 +171,11 @@ class World:
         self.allocator = Allocator(cluster.fleet, cluster.hosts)
         self.agenda = Agenda(cluster, now)
         self.decisions = Decisions(now)
-        self.line = WaitingLine(cluster, self.allocator, reporter, self.decisions, now=now)
+        self.refused = Refused(now)
+        self.line = WaitingLine(
+            cluster, self.allocator, reporter, self.decisions, self.refused, now=now
+        )
         self.refusals = Refusals(cluster, now)
-        self.room = Room()
-        self.failed = FailedSearches(self.room, now)
         self.labels = LabelPace()
         self.nominating = Nominating()
         most = options.moves_per_hour

@@ -38,6 +38,10 @@ class BoundedCache(Generic[K, V]):
         """The results that are remembered."""
         return (value for value, _ in self._known.values())
 
+    def items(self) -> Iterator[tuple[K, V]]:
+        """The keys with their results."""
+        return ((key, value) for key, (value, _) in self._known.items())
+
     def find(self, key: K) -> V | None:
         """The result for ``key``, None when it is not remembered."""
         found = self._known.get(key)
@@ -48,12 +52,12 @@ class BoundedCache(Generic[K, V]):
 
     def put(self, key: K, value: V) -> None:
         """Remember a result for ``key``, instead of an earlier one."""
-        self._drop(key)
+        self.drop(key)
         weight = 1 if self._weigh is None else self._weigh(key, value)
         self._known[key] = value, weight
         self._weight += weight
         while self._weight > self._limit and len(self._known) > 1:
-            self._drop(next(iter(self._known)))
+            self.drop(next(iter(self._known)))
 
     def get(self, key: K, compute: Callable[[], V]) -> V:
         """The result for ``key``, computed when it is not remembered."""
@@ -69,7 +73,8 @@ class BoundedCache(Generic[K, V]):
         self._known.clear()
         self._weight = 0
 
-    def _drop(self, key: K) -> None:
+    def drop(self, key: K) -> None:
+        """Forget the result for ``key``, if it is remembered."""
         known = self._known.pop(key, None)
         if known is not None:
             self._weight -= known[1]

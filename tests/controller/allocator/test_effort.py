@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from controller.queue.searches import REST
+from controller.serve.placing import REST
 from dra.allocator.allocate import Allocator, OngoingDecision
 from dra.allocator.explain.answers import as_obstacle
 from dra.allocator.explain.judge import explain

@@ -14,7 +14,8 @@ import pytest
 
 from controller.cluster.cluster import Cluster
 from controller.cluster.decoder import remembering
-from controller.queue.searches import FailedSearches, Room
+from controller.queue.refused import About, Refused
+from controller.queue.searches import alike
 from dra.allocator.problem import examine
 from dra.claims.classes import generated_classes
 from dra.claims.reader import Reader
@@ -286,7 +287,7 @@ def test_a_claim_with_too_many_finalizers_is_not_touched() -> None:
 
 
 def test_failures_of_ever_new_claims_are_not_all_remembered() -> None:
-    failures = FailedSearches(Room(), lambda: 0.0)
+    refused = Refused(lambda: 0.0)
     obstacle = Obstacle(Reason.WAITING, "x" * 1000)
     asked = problem(cluster("node-a"), claim("c"))
     (wants,) = asked.claims
@@ -294,6 +295,6 @@ def test_failures_of_ever_new_claims_are_not_all_remembered() -> None:
     for number in range(3000):
         other = replace(want, expressions=(f"'{number}' != '{'x' * 9000}'",))
         asked_otherwise = replace(asked, claims=(replace(wants, choices=((other,),)),))
-        failures.add(asked_otherwise, frozenset(), obstacle)
-    assert failures._known.weight <= 16 * KIB * KIB
-    assert len(failures._known) > 1000
+        refused.note(About.SEARCH, (alike(asked_otherwise), frozenset()), obstacle)
+    assert refused.weight(About.SEARCH) <= 16 * KIB * KIB
+    assert len([*refused.standing(About.SEARCH)]) > 1000

@@ -7,9 +7,11 @@ from typing import cast
 
 import pytest
 
+from controller import times
 from controller.cluster.cluster import Cluster
 from controller.queue import refusals
 from controller.queue.refusals import BY_SCHEDULER, TOPOLOGIES, Refusals
+from controller.queue.refused import About, Refused
 from controller.worklist import WorkList
 from dra.pods.nodefit import NodeFacts
 
@@ -141,3 +143,34 @@ def test_refusals_are_bounded_and_those_of_the_last_templates_stay(
         exclusions.bound(f"pod-{number}", "node-b")
     assert len(exclusions.excluded("often")) == 6
     assert [n for n in range(6) if exclusions.excluded(f"pod-{n}")] == [5]
+
+
+def test_a_refusal_stands_until_its_time_or_until_room_that_could_serve() -> None:
+    now, serving = Hand(), set[str]()
+    table = Refused(now)
+
+    def stands(what: str) -> bool:
+        found = table.find(About.SEARCH, what, lambda nodes: bool(serving & {*nodes}))
+        return found is not None
+
+    table.note(About.SEARCH, "for a while", seconds=10)
+    table.note(About.SEARCH, "until room", room=table.room.version)
+    assert not table.find(About.PLAN, "until room"), "what one rule refuses, others do not"
+    table.room.make(["node-a"])
+    assert stands("for a while")
+    assert stands("until room"), "not there"
+    now.time += 10
+    assert not stands("for a while")
+    serving.add("node-a")
+    assert stands("until room"), "what is there was there before, and did not help"
+    table.room.make(["node-b"])
+    assert stands("until room")
+    now.time += times.REFUSAL_DETAILS
+    assert not stands("until room"), "its details are out of date"
+    table.note(About.SEARCH, "until room", room=table.room.version)
+    assert stands("until room")
+    table.room.make(["node-a"])
+    assert not stands("until room")
+    table.note(About.SEARCH, "until room", room=table.room.version)
+    table.room.make([], anywhere=True)
+    assert not stands("until room")

@@ -13,6 +13,7 @@ from controller import times
 from controller.cluster.cluster import Cluster
 from controller.queue import line as waiting_lines
 from controller.queue.line import Need, WaitingLine, pod_waiter
+from controller.queue.refused import Refused
 from controller.queue.searches import Decisions, alike
 from controller.report.report import Reporter
 from dra.allocator.allocate import Allocator
@@ -53,7 +54,9 @@ def planning(known: Cluster, candidates: Sequence[Problem], need: int) -> Planni
 
 def waiting_line(known: Cluster, decisions: Decisions) -> WaitingLine:
     allocator = Allocator(known.fleet, known.hosts)
-    return WaitingLine(known, allocator, cast("Reporter", None), decisions, now=lambda: 0.0)
+    return WaitingLine(
+        known, allocator, cast("Reporter", None), decisions, Refused(lambda: 0.0), now=lambda: 0.0
+    )
 
 
 def books(known: Cluster) -> object:

@@ -9,7 +9,7 @@ from typing import Any
 from controller import times
 from controller.cluster.gangs import Gang
 from controller.cluster.records import GangRefusal
-from controller.queue.searches import Room
+from controller.queue.refused import Refused
 from controller.serve import gangs
 from dra.claims.reasons import Obstacle, Reason
 from dra.gangs.membership import GangKey, Membership
@@ -24,12 +24,15 @@ def refused_for(*hindered: Pod) -> Callable[[Pod], GangRefusal | None]:
 
     Returns what finds the refusal that stands for one of its pods.
     """
-    clock = iter([0.0, *[0.5] * 3, *[times.REFUSAL_DETAILS - 1] * 3])
+    clock = [0.0]
     agenda = SimpleNamespace(add_pod=lambda *_, **__: True, waits=lambda _: True)
-    world: Any = SimpleNamespace(agenda=agenda, room=Room(), now=lambda: next(clock))
+    world: Any = SimpleNamespace(agenda=agenda, now=lambda: clock[0])
+    world.refused = Refused(world.now)
     gang = Gang(Membership(GangKey("gang", "default", "a")), dict.fromkeys((FIRST.key, LAST.key)))
     obstacle = Obstacle(Reason.WAITING_FOR_GANG, "")
-    gangs._keep(world, FIRST, gang, GangRefusal(obstacle, hindered={p.key for p in hindered}), 1.0)
+    refusal = GangRefusal(obstacle, 0.0, hindered={p.key for p in hindered})
+    gangs._keep(world, FIRST, gang, refusal, 1.0)
+    clock[0] = times.REFUSAL_DETAILS - 1
     return lambda pod: gangs._standing_refusal(world, pod, gang, 2)[0]
 
 
