@@ -181,10 +181,7 @@ class KnownClaims:
         if not self._fleet.release(uid):
             return
         self._effects.quota = self._effects.quota or bool(self._fleet.quotas.limits)
-        if held is not None:
-            self._effects.room.add(held.node)
-        else:
-            self._effects.room_anywhere = True
+        self._effects.room.add(held.node if held is not None else "")
 
 
 def newer(version: str, known: str) -> bool:

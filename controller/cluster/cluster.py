@@ -124,8 +124,7 @@ class Cluster:
 
     def make_room(self, *nodes: str) -> None:
         """Note that pods may fit now on ``nodes``, or on any node if none is given."""
-        self._effects.room.update(nodes)
-        self._effects.room_anywhere = self._effects.room_anywhere or not nodes
+        self._effects.room.update(nodes or [""])
 
     def apply(self, resource: Resource, change: Change | None) -> None:
         """Take a change that a mirror reports; an object that cannot be understood is left out.
@@ -175,7 +174,7 @@ class Cluster:
         facts = read_node(obj)
         if self.hosts.set_node(facts):
             self._effects.nodes.add(facts.name)
-            self._effects.labels.add(facts.name)
+            self._effects.changed_nodes.add(facts.name)
             self._effects.room.add(facts.name)
             self._touch_pods_of(self.fleet.claims_on(facts.name))
 
@@ -221,7 +220,7 @@ class Cluster:
         self.fleet.drop_inventory(name)
         self._nodes.pop(name, None)
         self._set_request(name, None)
-        self._effects.labels.add(name)
+        self._effects.changed_nodes.add(name)
         self._effects.classes = self._effects.classes or self._offered(name) != offered
         self.claim_index.touch(touched)
 
@@ -234,12 +233,10 @@ class Cluster:
         inventory, name = known.inventory, known.inventory.node
         before = self._nodes.get(name)
         self._nodes[name] = known
-        self._effects.labels.add(name)
+        self._effects.changed_nodes.add(name)
         if before is not None and before.asked != known.asked:
             self._set_request(name, RoomRequest.read(known.asked))
         was = before.inventory if before is not None else None
-        if inventory.failed_claims != (was.failed_claims if was is not None else ()):
-            self._effects.failures.add(name)
         found = frozenset(f.claim.uid for f in inventory.failed_claims)
         if inventory.resumed and (was is None or was.resumed != inventory.resumed):
             found = self.fleet.claims_on(name)
@@ -277,7 +274,7 @@ class Cluster:
         if self.classes.get(known.name) != known:
             self.classes[known.name] = known
             self.fleet.limit(known.name, known.quota)
-            self._effects.room_anywhere = True
+            self._effects.room.add("")
             self._effects.pods.update(self._pods_that_ask_for(known.name))
 
     def remove_class(self, name: str) -> None:
@@ -327,7 +324,7 @@ class Cluster:
     def set_namespace(self, obj: Obj) -> None:
         name, labels = obj["metadata"]["name"], at(obj, "metadata", "labels", default={})
         if self.hosts.residents.set_namespace(name, labels):
-            self._effects.room_anywhere = True
+            self._effects.room.add("")
         self.templates.set_namespace(name, labels)
 
     def remove_namespace(self, name: str) -> None:

@@ -298,15 +298,14 @@ class Effects:
     ``bound``: those of ``pods`` that had no node before.
     ``nodes``: nodes that kube-scheduler may judge differently now.
     ``others``: nodes where another driver may offer something else than before; "" is any node.
-    ``failures``: nodes whose list of failed Prepares has changed.
     ``gone_pods``, ``gone_gangs``: pods, by their records, and gangs that are gone.
     ``taken_back``: allocations of ours that somebody else removed.
-    ``room``: nodes where a pod that did not fit may fit now; ``room_anywhere``: it may be any node.
+    ``room``: nodes where a pod that did not fit may fit now; "" is any node.
     ``quota``: some namespace may hold less than before.
     ``classes``: the generated DeviceClasses may be out of date.
     ``templates``: templates of limits that are gone, or that no living pod names any more.
     ``opted_in``: namespaces that have opted in to templates of limits.
-    ``labels``: nodes whose labels may be out of date.
+    ``changed_nodes``: nodes of which the Node or MigNode has changed.
     """
 
     pods: set[ObjectKey] = field(default_factory=set)
@@ -314,17 +313,15 @@ class Effects:
     bound: set[ObjectKey] = field(default_factory=set)
     nodes: set[str] = field(default_factory=set)
     others: set[str] = field(default_factory=set)
-    failures: set[str] = field(default_factory=set)
     gone_pods: list[PodRecord] = field(default_factory=list)
     gone_gangs: set[GangKey] = field(default_factory=set)
     taken_back: list[TakenBack] = field(default_factory=list)
     room: set[str] = field(default_factory=set)
-    room_anywhere: bool = False
     quota: bool = False
     classes: bool = False
     templates: set[ObjectKey] = field(default_factory=set)
     opted_in: set[str] = field(default_factory=set)
-    labels: set[str] = field(default_factory=set)
+    changed_nodes: set[str] = field(default_factory=set)
 
     def take(self) -> Effects:
         if not self:

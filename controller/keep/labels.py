@@ -159,7 +159,7 @@ class NodeLabels:
         return self._objects.due
 
     def note(self, effects: Effects) -> None:
-        for node in sorted(effects.labels):
+        for node in sorted(effects.changed_nodes):
             self._objects.add(node)
 
     def work(self) -> None:

@@ -34,8 +34,8 @@ class NodeClasses:
         self.due = world.now()
 
     def note(self, effects: Effects) -> None:
-        if effects.labels:
-            self._changed |= effects.labels
+        if effects.changed_nodes:
+            self._changed |= effects.changed_nodes
             self.due = self._now()
 
     def work(self) -> None:

@@ -213,7 +213,7 @@ class Engine:
                 c.extended_resource for c in world.cluster.classes.values() if c.extended_resource
             )
         _tell(self._room_made, effects)
-        if effects.labels:
+        if effects.changed_nodes:
             _tell(world.reporter.unreadable, world.cluster.unreadable)
 
     def _nodes_changed(self, effects: Effects) -> None:
@@ -224,7 +224,7 @@ class Engine:
         for node in effects.others:
             world.refusals.renew(node)
             world.cluster.make_room(*([node] if node else ()))
-        for node in effects.failures:
+        for node in effects.changed_nodes:
             world.refusals.note_failures(node)
 
     def _pod_changed(self, key: ObjectKey, *, is_bound_now: bool) -> None:
@@ -256,7 +256,7 @@ class Engine:
 
     def _room_made(self, effects: Effects) -> None:
         world = self._world
-        anywhere = effects.room_anywhere or effects.classes
+        anywhere = "" in effects.room or effects.classes
         nodes = effects.room & world.cluster.fleet.nodes.keys()
         if nodes or anywhere or effects.quota:
             world.line.note_room(nodes)
