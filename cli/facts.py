@@ -36,6 +36,7 @@ from dra.gangs.membership import KINDS, PodGroups, read_membership, read_pod_gro
 from dra.gpu.names import finalizer
 from dra.kube.client import first_served
 from dra.kube.errors import ForbiddenError, ObjectNotFoundError
+from dra.kube.lease import LEADERS, leader_lease
 from dra.pods.nodefit import read_node
 from dra.pods.pods import Pod, read_pod
 from dra.pods.residents import Hosts
@@ -329,11 +330,12 @@ def _plugin_problems(pods: Iterable[Obj]) -> dict[str, str] | None:
 
 
 def _leader(session: Session, all_of: Lister, unread: Sequence[str]) -> tuple[str | None, str]:
-    """Holder of the controller's lease in any namespace, and words if it may be gone.
+    """Holder of the controller's lease, and words if it may be gone.
 
     The holder is empty if there is none, None if leases may not be read.
     """
-    leases = all_of(LEASES, field_selector=f"metadata.name={session.driver}-controller")
+    named = f"metadata.name={leader_lease(session.driver)}"
+    leases = all_of(LEASES, namespace=LEADERS, field_selector=named)
     if str(LEASES) in unread:
         return None, ""
     found = (_holder(lease, session.now()) for lease in leases)

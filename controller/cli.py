@@ -19,7 +19,7 @@ from dra.common.program import configure, stop_on_signals
 from dra.kube.client import KubeApi, check_served
 from dra.kube.errors import KubeConfigError, NotServedError
 from dra.kube.events import EventLimits, EventRecorder
-from dra.kube.lease import LeaderElector, LeaseLock
+from dra.kube.lease import LEADERS, LeaderElector, LeaseLock, leader_lease
 from dra.kube.timing import SystemClock
 from dra.monitoring.metrics import ApiRequests, CountingSink, daemon_registry
 from dra.monitoring.probes import Probes
@@ -51,7 +51,7 @@ def main(**given: Any) -> None:
     except NotServedError as error:
         raise click.ClickException(str(error)) from error
     events = EventRecorder(api, component=f"{options.driver_name}/controller", limits=EVENT_LIMITS)
-    elector, clock = _elector(api, options), SystemClock()
+    elector, clock = make_elector(api, options), SystemClock()
     metrics = ControllerMetrics(
         registry, leads=lambda: elector is None or elector.is_leader, now=clock.now
     )
@@ -74,14 +74,15 @@ def main(**given: Any) -> None:
         api.close()
 
 
-def _elector(api: KubeApi, options: Options) -> LeaderElector | None:
+def make_elector(api: KubeApi, options: Options) -> LeaderElector | None:
+    """The election that this controller takes part in; None if it leads without one."""
     if not options.leader_elect:
         return None
     name = os.environ.get("POD_NAME") or socket.gethostname()
     lock = LeaseLock(
         api,
-        namespace=options.namespace,
-        name=f"{options.driver_name}-controller",
+        namespace=LEADERS,
+        name=leader_lease(options.driver_name),
         identity=options.identity or f"{name}-{secrets.token_hex(4)}",
     )
     return LeaderElector(lock)

@@ -32,11 +32,15 @@ class Options:
         metavar="PATH",
     )
     driver_name: str = _flag("--driver-name", DEFAULT_DRIVER, "Name of the DRA driver.")
-    namespace: str = _flag("--namespace", "mig-dra-driver", "Where the lease is kept.")
     leader_elect: bool = _flag(
         "--leader-elect/--no-leader-elect", True, "Only one of several controllers allocates."
     )
-    identity: str = _flag("--identity", "", "Name in the lease; default: host name and a suffix.")
+    identity: str = _flag(
+        "--identity",
+        "",
+        "Name in the lease: <namespace>/<pod>, by which replicas and other installations are told "
+        "apart; default: host name and a suffix.",
+    )
     finalizer_at_creation: bool = _flag(
         "--finalizer-at-creation",
         False,

@@ -128,8 +128,8 @@ def sockets(options: Options) -> Sockets:
 def remove_stale(options: Options) -> None:
     """Remove sockets of earlier processes of this driver on which nobody listens.
 
-    To be called by the owner of the state directory: a process that waits for that directory has
-    no sockets yet. The instances of earlier processes are read from the driver's own directory, as
+    To be called by the program that has the node's GPUs: one that waits for them has no sockets
+    yet. The instances of earlier processes are read from the driver's own directory, as
     kubelet's registry has sockets of other drivers too.
     """
     mine = sockets(options)

@@ -19,6 +19,7 @@ EXAMINATIONS: Mapping[str, Examination] = {
     "controller-rights": installation.controller_rights,
     "limits": installation.limits,
     "controller": nodes.controller,
+    "installations": nodes.installations,
     "plugin": nodes.plugins,
     "runtimes": nodes.runtimes,
     "versions": nodes.versions,

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from itertools import combinations
+from typing import NamedTuple
 
 from cli.doctoring.examination import Check, Evidence, fail, ok, unknown, warn
 from cli.drawing import remark
@@ -20,6 +21,7 @@ from dra.common.program import page
 from dra.common.resources import Obj, ObjectKey, at
 from dra.common.runtimes import doubt, refusal
 from dra.gpu.inventory import HARMFUL, AllocatorKind, Gpu, GpuHealth, GpuReason, InstanceState
+from dra.gpu.names import DEFAULT_DRIVER
 
 _REASONS = {
     InstanceState.FOREIGN.value: NodeReason.FOREIGN,
@@ -28,6 +30,7 @@ _REASONS = {
     InstanceState.LOST.value: NodeReason.LOST,
 }
 _GPU_NODE = "nvidia.com/gpu.present"
+_DRIVER_NAME = "--driver-name="
 _PATIENCE = timedelta(minutes=2)
 """Time that a claim may take to go, or to get its pod, before it is reported."""
 _REMOVE = (
@@ -56,6 +59,60 @@ def controller(evidence: Evidence) -> Iterator[Check]:
             "no controller leads: no claim is allocated",
             "see that its Deployment exists and has pods",
         )
+
+
+def installations(evidence: Evidence) -> Iterator[Check]:
+    """Check that the driver is installed once, and that no node has two of its programs."""
+    controllers: dict[str, dict[_Installation, str]] = {}
+    programs: dict[str, dict[_Installation, str]] = {}
+    for pod in evidence.pods_of(CONTROLLER):
+        found = _installation(pod)
+        controllers.setdefault(found.driver, {})[found] = str(found)
+    for pod in evidence.pods_of(PLUGIN):
+        found = _installation(pod)
+        name = f"{found} (pod {pod['metadata']['name']})"
+        programs.setdefault(at(pod, "spec", "nodeName", default=""), {})[found] = name
+    for driver, each in controllers.items():
+        if len(each) > 1:
+            leader = evidence.facts.leader if driver == evidence.facts.driver else ""
+            leads = f"{leader} leads" if leader else "one of them leads"
+            yield fail(
+                f"driver {driver} is installed {len(each)} times, {named(sorted(each.values()))}: "
+                f"{leads}, the others wait",
+                _UNINSTALL,
+            )
+    for node, each in programs.items():
+        if node and len(each) > 1:
+            yield fail(
+                f"node {node} has programs of several installations, "
+                f"{named(sorted(each.values()))}: one has its GPUs, the others wait, not ready",
+                _UNINSTALL,
+            ).of_node(node)
+
+
+_UNINSTALL = (
+    "keep one: helm uninstall <release> -n <namespace>, or kubeletPlugin.nodeSelector of both "
+    "such that no node is of two"
+)
+
+
+class _Installation(NamedTuple):
+    """A release of the chart in a namespace, and the name of its driver."""
+
+    namespace: str
+    release: str
+    driver: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.release} of driver {self.driver}"
+
+
+def _installation(pod: Obj) -> _Installation:
+    metadata = pod["metadata"]
+    flags = [arg for each in at(pod, "spec", "containers") for arg in each.get("args") or ()]
+    named_so = (f.removeprefix(_DRIVER_NAME) for f in flags if f.startswith(_DRIVER_NAME))
+    release = at(metadata, "labels", "app.kubernetes.io/instance", default="")
+    return _Installation(metadata["namespace"], release, next(named_so, DEFAULT_DRIVER))
 
 
 def plugins(evidence: Evidence) -> Iterator[Check]:

@@ -19,6 +19,7 @@ from dra.allocator.explain.answers import (
 )
 from dra.claims.reasons import Reason
 from dra.gpu.inventory import InstanceState
+from dra.kube.lease import LEADERS, leader_lease
 from dra.pods.nodefit import MisfitReason
 
 _NAMED = 4
@@ -72,10 +73,10 @@ def find_waiting(
 def _lead(facts: ClusterFacts) -> Finding | None:
     if facts.leader is None or facts.leader:
         return None
+    lease = f"{LEADERS}/{leader_lease(facts.driver)}"
     return finding(
         Why.NOT_LEADING,
-        f"no controller leads (Lease {facts.driver}-controller is missing or has run out): "
-        "nothing is allocated",
+        f"no controller leads (Lease {lease} is missing or has run out): nothing is allocated",
     )
 
 

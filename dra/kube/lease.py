@@ -13,12 +13,15 @@ import random
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from dra.common.resources import LEASES, Obj, at
 from dra.kube.client import KubeApi
 from dra.kube.errors import ConflictError, KubeError, ObjectNotFoundError
 from dra.kube.timing import Clock, SystemClock, rfc3339_micro
+
+LEADERS: Final = "kube-system"
+"""Namespace of the leases of leaders: one for all installations of a cluster, and no tenant's."""
 
 _REMEMBERED_ATTEMPTS = 30
 
@@ -39,12 +42,17 @@ class LeaseTimes:
     jitter: float = 0.2
 
 
+def leader_lease(driver: str) -> str:
+    """Name of the lease of the controller of a driver, whichever installation it is of."""
+    return f"{driver}-controller"
+
+
 class LeaseLock:
     """The lock itself, one attempt at a time; the caller decides when. Not thread-safe.
 
-    ``identity`` names the holder in the record, for example by the pod's name. The lock recognises
-    its own record by the times that it wrote, so a twin or an earlier run with the same identity
-    counts as somebody else.
+    ``identity`` names the holder in the record, ``<namespace>/<pod>`` or a name. The lock
+    recognises its own record by the times that it wrote, so a twin or an earlier run with the same
+    identity counts as somebody else.
     """
 
     def __init__(  # noqa: PLR0913 - who, what and when
@@ -297,10 +305,17 @@ class LeaderElector:
             self._complain(f"cannot acquire or renew: {error}", logging.WARNING)
             return None
         if held_since is None and self._lock.taken:
-            self._complain(f"held by {self._lock.holder}", logging.INFO)
+            self._complain(*self._held_by(self._lock.holder))
         elif held_since is not None:
             self._complaint = ""
         return held_since
+
+    def _held_by(self, holder: str) -> tuple[str, int]:
+        """Words about who leads; a warning if that is another installation, not another replica."""
+        if holder.rpartition("/")[0] == self._lock.identity.rpartition("/")[0]:
+            return f"held by {holder}", logging.INFO
+        told = "another installation of this driver; this one waits, uninstall one of the two"
+        return f"held by {holder}, of {told}", logging.WARNING
 
     def _complain(self, complaint: str, level: int) -> None:
         # Every attempt of a long wait fails alike: say it once.

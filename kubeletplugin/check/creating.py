@@ -27,7 +27,7 @@ from kubeletplugin.check.report import Trial
 from kubeletplugin.gpus.identity import Identity
 from kubeletplugin.host.roots import Roots
 from kubeletplugin.journal.entries import Entry, State
-from kubeletplugin.journal.journal import decode, owned_at_once
+from kubeletplugin.journal.journal import decode
 from kubeletplugin.nvml.errors import HangError, InUseError, NvmlError, node_name
 from kubeletplugin.nvml.gpus import Card, discover
 from kubeletplugin.nvml.instances import (
@@ -40,6 +40,7 @@ from kubeletplugin.nvml.instances import (
     processes,
 )
 from kubeletplugin.nvml.session import Session
+from kubeletplugin.ownership import LOCK, owned_at_once
 
 ROUNDS = 2
 _ATTEMPTS = 20
@@ -74,7 +75,7 @@ class Creation:
             NvmlError: the GPU cannot be asked.
         """
         uuid = self._named(name)
-        with _alone(self.roots.state, self.has_released), _stoppable() as stop:
+        with _alone(self.roots, self.has_released), _stoppable() as stop:
             self._remove_left()
             found = discover(self.session)
             card = next((c for c in found.cards if c.uuid == uuid), None)
@@ -228,33 +229,35 @@ def _until_free(destroy: Callable[[], None]) -> None:
 
 
 @contextmanager
-def _alone(state: Path, has_released: Callable[[], bool]) -> Iterator[None]:
-    """Own the plugin's state directory, so that a plugin that starts waits until this ends.
+def _alone(roots: Roots, has_released: Callable[[], bool]) -> Iterator[None]:
+    """Own the GPUs of the node, so that a plugin that starts waits until this ends.
 
     A plugin that runs already may go on if it has released all GPUs, as it does while its node is
     drained. If it is resumed meanwhile, the slices of the check are foreign to it, and it touches
-    none of them. A state directory that was not there is removed in the end.
+    none of them. Directories that were not there are removed in the end.
 
     Raises:
         Refused: a running plugin has GPUs open.
     """
-    made = [folder for folder in (state, *state.parents) if not folder.exists()]
+    wanted = (roots.state, roots.registry)
+    made = {f for folder in wanted for f in (folder, *folder.parents) if not f.exists()}
     try:
-        with owned_at_once(state) as owned:
-            if not owned and not has_released():
+        roots.state.mkdir(parents=True, exist_ok=True)
+        own = "a check (python -m kubeletplugin check --create)"
+        with owned_at_once(roots.registry, own) as owner:
+            if owner and not has_released():
                 raise Refused(
-                    f"--create: a plugin, or another check, runs on this node (it owns {state}) "
-                    f"and holds its GPUs: with kubectl mig drain {node_name()} a plugin releases "
-                    "them as soon as no pod has a slice; afterwards kubectl mig resume "
-                    f"{node_name()}"
+                    f"--create: {owner} has the GPUs of this node: with kubectl mig drain "
+                    f"{node_name()} a plugin releases them as soon as no pod has a slice; "
+                    f"afterwards kubectl mig resume {node_name()}"
                 )
             yield
     finally:
-        if made:
-            with contextlib.suppress(OSError):
-                (state / "lock").unlink()
-                for folder in made:
-                    folder.rmdir()
+        with contextlib.suppress(OSError):
+            if roots.registry in made:
+                (roots.registry / LOCK).unlink()
+            for folder in sorted(made, key=lambda each: len(each.parts), reverse=True):
+                folder.rmdir()
 
 
 @contextmanager

@@ -49,10 +49,10 @@ from kubeletplugin.host.podresources import PodResources
 from kubeletplugin.host.processes import holders as programs
 from kubeletplugin.host.processes import sees_processes
 from kubeletplugin.journal.entries import HELD
-from kubeletplugin.journal.journal import exclusive
 from kubeletplugin.kubelet.services import HealthBoard, Registration, add_services
 from kubeletplugin.nvml.session import Session
 from kubeletplugin.options import Options
+from kubeletplugin.ownership import exclusive, is_replica, this_program
 from kubeletplugin.publishing.mignode import (
     AllocatorMode,
     MigNodePublisher,
@@ -71,7 +71,7 @@ of health, and a new registration."""
 
 
 class Daemon:
-    """Plugin of one node, run by the process that owns its state directory.
+    """Plugin of one node, run by the process that has the node's GPUs (``ownership``).
 
     Its parts are built in four steps, lower ones first. A part that is built earlier calls one that
     is built later only once threads run.
@@ -413,15 +413,21 @@ def _finish(*threads: Loop) -> None:
 
 
 def serve(options: Options, api: KubeApi, telemetry: Telemetry, stop: threading.Event) -> None:
-    """Run the plugin until ``stop`` is set; a second process waits until the first has ended.
+    """Run the plugin until ``stop`` is set; a second one of the node waits until the first ends.
 
     Raises:
         HostError: a socket, the state directory or the journal cannot be used, or NVIDIA's own DRA
             driver runs under the same driver name.
     """
     sockets(options)  # raises for a path that is too long, before this process waits
-    waits = telemetry.liveness.stand_by
-    with exclusive(options.roots.state, stop, waits=waits) as alone:
+    own = this_program(options.driver_name)
+
+    def waits(owner: str) -> None:
+        """During an update it is ready; one that is installed besides never will be."""
+        problem = "" if is_replica(own, owner) else f"{owner} has the GPUs of this node"
+        telemetry.liveness.stand_by(problem)
+
+    with exclusive(options.roots.registry, own, stop, waits=waits) as alone:
         if alone:
             refuse_namesake(options, api)
             Daemon(options, api, telemetry).run(stop)

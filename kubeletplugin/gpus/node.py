@@ -392,9 +392,9 @@ def refuse_namesake(options: Options, api: KubeApi) -> None:
 
     Nothing is done under another name. Of two plugins with one name, kubelet calls the one that
     registered last, whoever made the claim's slices, and each would take the other's
-    ResourceSlices for its own leftovers. To be called by the owner of the state directory before it
-    has sockets. If the API server does not answer, only sockets are looked at: :class:`NodeWatch`
-    looks again.
+    ResourceSlices for its own leftovers. To be called by the program that has the node's GPUs
+    before it has sockets. If the API server does not answer, only sockets are looked at:
+    :class:`NodeWatch` looks again.
 
     Raises:
         HostError: NVIDIA's driver is here; says where that was seen, and the remedies.

@@ -10,7 +10,6 @@ file; the journal records that until they have been found again.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import logging
 import os
@@ -30,7 +29,6 @@ from kubeletplugin.journal.entries import Entry, EntryKey
 _log = logging.getLogger(__name__)
 VERSION = 1
 _CHECKSUM = b',"checksum":"sha256:'
-_WAIT_SECONDS = 0.2
 
 
 @decodable
@@ -302,52 +300,3 @@ def _set_aside(path: Path) -> str:
         _log.error("cannot set %s aside: %s", path, error)
         return ""
     return f"; set aside as {aside}"
-
-
-@contextmanager
-def exclusive(
-    state: Path, stop: threading.Event, *, waits: Callable[[], None] = lambda: None
-) -> Iterator[bool]:
-    """Own the state directory; a second process waits until the first has ended.
-
-    Yields True as the owner, False if ``stop`` was set while waiting. ``waits``: called once if
-    this process has to wait.
-
-    Raises:
-        HostError: the directory cannot be made or written.
-    """
-    told = False
-    while not stop.is_set():
-        with owned_at_once(state) as owned:
-            if owned:
-                yield True
-                return
-        if not told:
-            _log.warning("another plugin owns %s; waiting until it ends", state)
-            told = True
-            waits()
-        stop.wait(_WAIT_SECONDS)
-    yield False
-
-
-@contextmanager
-def owned_at_once(state: Path) -> Iterator[bool]:
-    """Own the state directory, if no other process does now; yields whether this one does.
-
-    Raises:
-        HostError: the directory cannot be made or written.
-    """
-    try:
-        state.mkdir(parents=True, exist_ok=True)
-        file = (state / "lock").open("w")
-    except OSError as error:
-        raise HostError(
-            f"cannot use the state directory {state}: {error.strerror or error}"
-        ) from error
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-        else:
-            yield True

@@ -94,9 +94,9 @@ class Liveness:
         self._overdue: Callable[[], str] = str
         probes.ready.add("claims", lambda: "the plugin has not begun to serve")
 
-    def stand_by(self) -> None:
-        """Count as ready while another plugin serves this node and this one waits for its end."""
-        self._probes.ready.add("claims", str)
+    def stand_by(self, problem: str) -> None:
+        """Wait for the end of another plugin; count as ready meanwhile if there is no problem."""
+        self._probes.ready.add("claims", lambda: problem)
 
     def begin(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -19,7 +19,6 @@ from dra.common.resources import (
     CUSTOM_RESOURCE_DEFINITIONS,
     DEVICE_CLASSES,
     MIG_NODES,
-    NAMESPACES,
     NODES,
 )
 from dra.gpu.inventory import Inventory
@@ -48,7 +47,6 @@ def main(kubeconfig: str | None, log_level: str) -> None:
     )
 
 
-DRIVER_NAMESPACE = "mig-dra-driver"
 API_SERVER = "apiserver"
 CONTROLLER = "controller"
 CONTROL_PLANE = "control-plane"
@@ -257,14 +255,9 @@ def _build_machine(place: NodePlace, shape: ClusterShape) -> None:
 
 
 def _install(api: KubeApi) -> None:
-    """Installs, as an administrator does, the custom resource and the driver's namespace."""
-    crd = mignode_definition()
-    namespace = {"metadata": {"name": DRIVER_NAMESPACE}}
-    for resource, body in ((CUSTOM_RESOURCE_DEFINITIONS, crd), (NAMESPACES, namespace)):
-        try:
-            api.create(resource, body)
-        except AlreadyExistsError:
-            continue
+    """Installs, as an administrator does, the custom resource."""
+    with suppress(AlreadyExistsError):
+        api.create(CUSTOM_RESOURCE_DEFINITIONS, mignode_definition())
 
 
 def _spawn(cluster: Cluster) -> None:
@@ -287,7 +280,6 @@ def _spawn(cluster: Cluster) -> None:
             f"kubelet-{place.name}", ["-m", "sim", "kubelet", *node, *retry], wave=_KUBELET_WAVE
         )
     arguments = ["-m", "controller", *config, "--driver-name", DEFAULT_DRIVER]
-    arguments += ["--namespace", DRIVER_NAMESPACE]
     supervisor.spawn(CONTROLLER, arguments, wave=_DAEMON_WAVE)
     supervisor.spawn(CONTROL_PLANE, ["-m", "sim", "control-plane", *config], wave=_KUBELET_WAVE)
 

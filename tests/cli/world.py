@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -29,6 +30,7 @@ from dra.gpu.inventory import AllocatorKind, Gpu
 from dra.gpu.mignode import to_mignode
 from dra.kube.client import KubeApi
 from dra.kube.errors import AlreadyExistsError, ObjectNotFoundError
+from dra.kube.lease import LEADERS, leader_lease
 from dra.kube.timing import rfc3339
 from tests.controller.helpers.objects import (
     DRIVER,
@@ -59,8 +61,8 @@ _EMPTIED = (
 
 
 def _labels(component: str) -> dict[str, str]:
-    name = "dra-driver-nvidia-mig"
-    return {"app.kubernetes.io/name": name, "app.kubernetes.io/component": component}
+    told = {"name": "dra-driver-nvidia-mig", "instance": "mig", "component": component}
+    return {f"app.kubernetes.io/{key}": text for key, text in told.items()}
 
 
 _definition = functools.cache(mignode_definition)
@@ -145,16 +147,31 @@ class World:
 
     def unlead(self) -> None:
         """The controller is gone."""
-        self.api.delete(LEASES, f"{DRIVER}-controller", namespace=NAMESPACE)
+        self.api.delete(LEASES, leader_lease(DRIVER), namespace=LEADERS)
 
-    def add_plugin(self, node_name: str, *, ready: bool, tag: str = "0.1.0") -> None:
-        """A pod of the plugin's DaemonSet."""
-        body = pod(f"plugin-{node_name}", nodeName=node_name)
-        body["spec"]["containers"][0]["image"] = f"example/kubelet-plugin:{tag}"
-        body["metadata"] |= {"namespace": NAMESPACE, "labels": _labels("kubelet-plugin")}
-        made = self.api.create(PODS, body)
+    def add_plugin(self, node_name: str, *, ready: bool, tag: str = "0.1.0", **fields: Any) -> None:
+        """A pod of the plugin's DaemonSet; ``fields`` as of ``add_component``."""
+        image = f"example/kubelet-plugin:{tag}"
+        name = f"plugin-{node_name}"
+        made = self.add_component("kubelet-plugin", name, image=image, node=node_name, **fields)
         condition = {"type": "Ready", "status": "True" if ready else "False"}
         self.set_status(PODS, made, {"phase": "Running", "conditions": [condition]})
+
+    def add_component(
+        self,
+        component: str,
+        name: str,
+        *,
+        namespace: str = NAMESPACE,
+        image: str = "example/controller:0.1.0",
+        node: str = "",
+        args: Sequence[str] = (),
+    ) -> Obj:
+        """A pod of the chart."""
+        body = pod(name, nodeName=node)
+        body["spec"]["containers"][0] |= {"image": image, "args": [*args]}
+        body["metadata"] |= {"namespace": namespace, "labels": _labels(component)}
+        return self.api.create(PODS, body)
 
     def add_classes(self, *profiles: str) -> None:
         """What the controller generates for the profiles."""
@@ -169,7 +186,7 @@ class World:
         """A controller that has renewed its lease so long ago."""
         renewed = datetime.fromtimestamp(datetime.now(UTC).timestamp() - seconds_ago, UTC)
         body = {
-            "metadata": {"name": f"{DRIVER}-controller", "namespace": NAMESPACE},
+            "metadata": {"name": leader_lease(DRIVER), "namespace": LEADERS},
             "spec": {
                 "holderIdentity": holder,
                 "leaseDurationSeconds": LEASE_SECONDS,

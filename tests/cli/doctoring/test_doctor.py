@@ -197,8 +197,33 @@ def twice(world: World) -> None:
     world.hold("copy", "node-a", "gpu-0-mig-1g5gb-19-5", pod_name="q")
 
 
+FIRST = "mig-dra-driver/mig of driver mig.dra.dev"
+SECOND, RENAMED = "default/mig of driver mig.dra.dev", "default/mig of driver b.example"
+
+
+def second_program(world: World) -> None:
+    """The chart once more, in another namespace and under another name of the driver."""
+    flags = ["--driver-name=b.example"]
+    world.add_plugin("node-a", ready=False, namespace="default", args=flags)
+
+
+def second_controller(world: World) -> None:
+    for namespace in ("mig-dra-driver", "default"):
+        world.add_component("controller", "controller-0", namespace=namespace)
+
+
 FAILURES: list[tuple[Callable[[World], object], str, str]] = [
     (lambda w: w.unlead(), "controller", "no controller leads"),
+    (
+        second_controller,
+        "installations",
+        f"driver mig.dra.dev is installed 2 times, {SECOND}, {FIRST}: controller-0 leads",
+    ),
+    (
+        second_program,
+        "installations",
+        f"{RENAMED} (pod plugin-node-a), {FIRST} (pod plugin-node-a): one has its GPUs",
+    ),
     (lambda w: w.api.delete(DEVICE_CLASSES, "mig-3g.20gb"), "classes", "mig-3g.20gb"),
     (plugin_not_ready, "plugin", "node node-b: pod mig-dra-driver/plugin-node-b is not ready"),
     (lambda w: w.add_node("node-b"), "plugin", "node node-b: no pod of the plugin runs there"),
@@ -243,7 +268,7 @@ def test_what_is_broken_fails_with_its_name(
     code, found = checks(mig)
     assert code == 1
     failed = [message for status, message in found[name] if status == "fail"]
-    assert any(says in message for message in failed), found
+    assert any(says in message for message in failed), found[name]
 
 
 def mixed_versions(world: World) -> None:

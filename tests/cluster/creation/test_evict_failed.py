@@ -10,7 +10,6 @@ import pytest
 from dra.common.resources import Obj
 from hack.cluster import controlplane
 from hack.cluster.api import Api
-from hack.cluster.chart import NAMESPACE
 from hack.cluster.controlplane import ControlPlane
 from sim.nvml.faults import Fault
 from sim.processes import wait_for
@@ -29,7 +28,7 @@ def evicting(driver: Driver, control_plane: ControlPlane) -> Iterator[None]:
     usual.stop()
     other = daemon(
         "controller-evicting",
-        *("controller", "--namespace", NAMESPACE, "--identity", "test", "--evict-failed"),
+        *("controller", "--identity", "test", "--evict-failed"),
         *("--kubeconfig", str(control_plane.kubeconfig(controlplane.MIG_CONTROLLER))),
         logs=usual.log.parent,
     )

@@ -39,7 +39,13 @@ def pod_on(installation: Installation, node: str, component: str) -> Obj:
     )
 
 
-def token(installation: Installation, account: str, pod: Obj | None = None) -> str:
+def token(
+    installation: Installation,
+    account: str,
+    pod: Obj | None = None,
+    *,
+    namespace: str = NAMESPACE,
+) -> str:
     """A token of a service account: as a pod mounts it, or bound to nothing."""
     spec: dict[str, Any] = {"expirationSeconds": 3600}
     if pod is not None:
@@ -47,7 +53,7 @@ def token(installation: Installation, account: str, pod: Obj | None = None) -> s
         spec["boundObjectRef"] = {"apiVersion": "v1", "kind": "Pod", **bound}
     made = installation.api.request(
         "POST",
-        f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{account}/token",
+        f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token",
         body={"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec},
     )
     return str(made["status"]["token"])

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from hack.cluster import controlplane
-from hack.cluster.chart import NAMESPACE, REPOSITORY
+from hack.cluster.chart import REPOSITORY
 from sim.processes import Process, wait_for
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class Driver:
         self._arguments: dict[str, tuple[str, ...]] = {}
         self.controller = self._process(
             "controller",
-            *("controller", "--namespace", NAMESPACE, "--identity", "test"),
+            *("controller", "--identity", "test"),
             *("--driver-name", name),
             *("--kubeconfig", str(control_plane.kubeconfig(controlplane.MIG_CONTROLLER))),
             *(f"--scheduler={each}" for each in schedulers),

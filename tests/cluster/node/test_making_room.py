@@ -14,7 +14,6 @@ from dra.common.resources import Obj
 from hack.cluster import controlplane
 from hack.cluster.api import Api
 from hack.cluster.binaries import Binaries
-from hack.cluster.chart import NAMESPACE
 from sim.processes import wait_for
 from tests.cluster.harness.daemons import DRIVER, daemon
 from tests.cluster.harness.nodesite import NodeSite, running_node
@@ -102,7 +101,7 @@ def test_a_pod_is_moved_and_one_of_lower_priority_ends(site: NodeSite, tmp_path:
 
     site.driver.controller.stop()
     user = str(site.driver.control_plane.kubeconfig(controlplane.MIG_CONTROLLER))
-    flags = ("--namespace", NAMESPACE, "--kubeconfig", user, "--identity", "ends", "--preemption")
+    flags = ("--kubeconfig", user, "--identity", "ends", "--preemption")
     successor = daemon("controller-ends", "controller", *flags, logs=tmp_path)
     successor.start()
     try:

@@ -41,6 +41,13 @@ def test_a_plugin_writes_its_own_mignode(plugin: Api, admin: Api) -> None:
     admin.delete("MigNode", "node-a")
 
 
+def test_a_mignode_is_taken_over_of_another_driver(plugin: Api, admin: Api) -> None:
+    made = mignode("node-a", owner=node_owner(admin, "node-a"))
+    before = admin.create({**made, "spec": {**made["spec"], "driver": "other.example"}})
+    plugin.request("PUT", f"{MIGNODES}/node-a", body=before | {"spec": made["spec"]})
+    admin.delete("MigNode", "node-a")
+
+
 def test_a_plugin_is_refused_on_another_nodes_mignode(
     plugin: Api, admin: Api, foreign_mignode: str
 ) -> None:

@@ -7,8 +7,8 @@ import os
 import signal
 from typing import TYPE_CHECKING, Self
 
+from dra.kube.lease import LEADERS, leader_lease
 from hack.cluster import controlplane
-from hack.cluster.chart import NAMESPACE
 from sim.processes import wait_for
 from tests.cluster.harness.daemons import DRIVER, daemon
 
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from hack.cluster.controlplane import ControlPlane
     from sim.processes import Process
-
-LEASE = f"{DRIVER}-controller"
 
 
 class Replicas:
@@ -34,7 +32,7 @@ class Replicas:
     ) -> None:
         self._api = control_plane.api
         kubeconfig = str(control_plane.kubeconfig(controlplane.MIG_CONTROLLER))
-        common = ("controller", "--namespace", NAMESPACE, "--kubeconfig", kubeconfig)
+        common = ("controller", "--kubeconfig", kubeconfig)
         self.processes: dict[str, Process] = {
             name: daemon(f"controller-{name}", *common, *flags, "--identity", name, logs=root)
             for name in identities
@@ -58,7 +56,7 @@ class Replicas:
 
     def leader(self) -> str:
         """Who holds the lease, empty for nobody."""
-        lease = self._api.find("Lease", LEASE, namespace=NAMESPACE)
+        lease = self._api.find("Lease", leader_lease(DRIVER), namespace=LEADERS)
         return str(lease["spec"].get("holderIdentity") or "") if lease else ""
 
     def wait_for_leader(self, *, other_than: str = "") -> str:

@@ -28,6 +28,7 @@ from dra.common.resources import (
 from dra.gpu.inventory import Gpu
 from dra.kube.client import KubeApi
 from dra.kube.errors import ObjectNotFoundError
+from dra.kube.lease import LEADERS
 from tests.controller.helpers.objects import claim, mignode, node, pod
 from tests.helpers.waiting import PATIENCE, wait_for
 from tests.sim.standins import KINDS, wipe
@@ -101,9 +102,9 @@ class Site:
         """Kill the leader, whose lease then lasts for one second only instead of 15."""
         leader.kill()
         leader.wait()
-        (lease,) = self.api.list(LEASES, namespace=NAMESPACE).items
+        (lease,) = self.api.list(LEASES, namespace=LEADERS).items
         lasts = {"spec": {"leaseDurationSeconds": 1}}
-        self.api.patch(LEASES, lease["metadata"]["name"], lasts, namespace=NAMESPACE)
+        self.api.patch(LEASES, lease["metadata"]["name"], lasts, namespace=LEADERS)
 
     def logs(self) -> str:
         return "\n".join(p.read_text() for p in sorted(self.folder.glob("controller-*.log")))

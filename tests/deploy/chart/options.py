@@ -111,9 +111,8 @@ _ACCOUNT = "The pod's service account, which the chart's roles are bound to."
 BY_THE_CHART: dict[str, dict[str, str]] = {
     "controller": {
         "--kubeconfig": _ACCOUNT,
-        "--namespace": "The release's: the role for the lease is made there.",
         "--leader-elect": "Always: during an update two controllers run.",
-        "--identity": "The pod's name.",
+        "--identity": "The release's namespace and the pod's name.",
     },
     "kubeletplugin": {
         "--node-name": "The node of the pod, by the downward API.",

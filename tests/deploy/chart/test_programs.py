@@ -37,7 +37,7 @@ def parsed(command: click.Command, given: list[str]) -> Obj:
 
 
 OF_THE_POD = {
-    "controller": {"namespace": "mig-dra-driver", "identity": "POD_NAME", "leader_elect": True},
+    "controller": {"identity": "mig-dra-driver/POD_NAME", "leader_elect": True},
     "kubelet-plugin": {"node_name": "NODE_NAME", "host_root": Path("/host")},
 }
 

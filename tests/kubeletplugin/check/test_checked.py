@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 from kubeletplugin.check.report import Item, Mark, Report, decode
-from kubeletplugin.journal.journal import owned_at_once
+from kubeletplugin.ownership import owned_at_once
 from tests.helpers.waiting import PATIENCE, wait_for
 from tests.kubeletplugin.helpers.releasing import drain, resume, wait_released
 from tests.kubeletplugin.helpers.reported import reasons
@@ -53,12 +53,12 @@ def test_a_node_that_serves_is_whole_and_nothing_of_it_is_changed(rig: Rig) -> N
 
 def test_slices_are_made_beside_a_plugin_only_while_it_lets_go_of_all_gpus(rig: Rig) -> None:
     # As the program does; the rig starts what comes after that.
-    with owned_at_once(rig.roots.state) as owned:
-        assert owned
+    with owned_at_once(rig.roots.registry, "a/b of driver mig.dra.dev") as owner:
+        assert not owner
         before = rig.machine.mutations()
         code, said, _ = check(rig, "--create", "1", "--yes")
         assert code == 1
-        assert "kubectl mig drain" in said
+        assert "a/b of driver mig.dra.dev has the GPUs of this node: with kubectl mig drain" in said
         drain(rig, "gpu-1")
         wait_released(rig, 1)
         assert check(rig, "--create", "1", "--yes")[0] == 1  # it holds the other one

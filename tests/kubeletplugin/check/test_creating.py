@@ -14,8 +14,9 @@ from msgspec.structs import replace
 from dra.gpu.geometry import Placement
 from dra.gpu.inventory import ClaimRef
 from kubeletplugin.journal.entries import Entry, State
-from kubeletplugin.journal.journal import Journal, owned_at_once
+from kubeletplugin.journal.journal import Journal
 from kubeletplugin.nvml import errors
+from kubeletplugin.ownership import owned_at_once
 from sim.nvml.products import Variants
 from tests.helpers.waiting import PATIENCE
 from tests.kubeletplugin.check.conftest import (
@@ -164,8 +165,9 @@ def test_a_plugin_that_holds_the_gpus_is_not_overtaken_and_one_that_lets_go_is_n
     node = make_node(A100)
     monkeypatch.setenv("NODE_NAME", "worker-7")
     monkeypatch.setattr(errors, "_node", "")  # put back afterwards
-    with owned_at_once(state_of(node)) as owned:
-        assert owned
+    registry = state_of(node).parents[1] / "plugins_registry"
+    with owned_at_once(registry, "a plugin") as owner:
+        assert not owner
         command = [sys.executable, "-c", HOLDER, str(node.machine.directory)]
         with subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -23,7 +23,6 @@ from kubeletplugin.journal.journal import (
     Journal,
     decode,
     encode,
-    exclusive,
     previous,
 )
 from tests.helpers.waiting import PATIENCE
@@ -242,23 +241,3 @@ def test_who_reads_does_not_wait_for_the_disk(
             go_on.set()
         writing.result(PATIENCE)
     assert journal.entries() == (entry(), entry("u2"))
-
-
-def test_who_waits_for_the_state_of_another_process_says_so_and_leaves_when_told(
-    tmp_path: Path,
-) -> None:
-    stop, waiting = threading.Event(), threading.Event()
-
-    def second() -> bool:
-        with exclusive(tmp_path, stop, waits=waiting.set) as alone:
-            return alone
-
-    with ThreadPoolExecutor() as threads, exclusive(tmp_path, threading.Event()) as first:
-        assert first
-        result = threads.submit(second)
-        assert waiting.wait(PATIENCE)
-        assert not result.done()
-        stop.set()
-        assert result.result(PATIENCE) is False
-    stop.clear()
-    assert second(), "it is free again"
