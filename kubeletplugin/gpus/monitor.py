@@ -95,10 +95,10 @@ class HealthMonitor:
         """All GPUs as last seen, with their known problems."""
         return tuple(self._problems.shown(g) for g in self._hardware.gpus())
 
-    def devices(self) -> tuple[DeviceHealth, ...]:
-        """Health of every device that a pod may use; empty while the GPUs cannot be asked."""
-        if not self._readiness.is_ready:
-            return ()
+    def devices(self) -> tuple[DeviceHealth, ...] | None:
+        """Health of every device that a pod may use; None while not all can be told."""
+        if not self._readiness.is_ready or self._journal.rebuild:
+            return None
         return device_health(self._journal.entries(), self.gpus())
 
     def problem_of(self, entry: Entry) -> DeviceProblem | None:

@@ -185,10 +185,10 @@ class PluginV1Beta1(_Plugin, v1beta1_grpc.DRAPluginServicer):
 class HealthBoard:
     """Source of the health streams, woken by :meth:`notify`. Thread-safe.
 
-    ``read``: returns the health of all prepared devices.
+    ``read``: returns the health of all prepared devices, None while that is not known.
     """
 
-    def __init__(self, read: Callable[[], tuple[DeviceHealth, ...]]) -> None:
+    def __init__(self, read: Callable[[], tuple[DeviceHealth, ...] | None]) -> None:
         self._read = read
         self._condition = threading.Condition()
         self._changes = 0
@@ -210,6 +210,9 @@ class HealthBoard:
     def stream(self, context: grpc.ServicerContext) -> Iterator[tuple[DeviceHealth, ...]]:
         """Yield the complete list at once, after every change, and every ``HEALTH_SECONDS``.
 
+        Nothing while the list is not complete: kubelet takes a device that is not on it for one of
+        which nothing is known.
+
         The stream ends when kubelet ends the call, at :meth:`close`, and once ``_STREAMS`` others
         were opened after it: each takes a worker, which Prepare needs.
         """
@@ -229,7 +232,8 @@ class HealthBoard:
         while not (gone.is_set() or self._closed):
             with self._condition:
                 seen = self._changes
-            yield self._read()
+            if (devices := self._read()) is not None:
+                yield devices
             with self._condition:
                 self._condition.wait_for(
                     lambda seen=seen: self._changes != seen or self._closed,  # type: ignore[misc]

@@ -168,6 +168,23 @@ def test_a_stream_whose_caller_is_gone_already_ends() -> None:
     assert list(HealthBoard(lambda: ()).stream(Gone())) == []  # type: ignore[arg-type]
 
 
+def test_a_list_of_health_is_complete_or_not_given(rig: Rig) -> None:
+    ref = rig.claim(SLICE)
+    rig.prepared(ref)
+    rig.stop()
+    rig.machine.inject(Fault(function="nvmlInit*", action="hang", times=0))
+    rig.start(ready=False)
+    with closing(rig.channel()) as channel:
+        stream = health_v1_grpc.DRAResourceHealthStub(channel).NodeWatchResources(
+            health_v1.NodeWatchResourcesRequest()
+        )
+        assert rig.daemon is not None
+        rig.daemon.health.notify()
+        rig.machine.clear_faults()
+        assert [d.device.device_name for d in next(stream).devices] == [SLICE]
+        stream.cancel()
+
+
 def test_garbage_instead_of_a_message_is_an_error_and_the_plugin_goes_on(rig: Rig) -> None:
     with closing(rig.channel()) as channel:
         call: Any = channel.unary_unary(
