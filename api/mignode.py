@@ -365,7 +365,8 @@ class MigNodeStatus(_Struct, frozen=True):
     """State of the node as the plugin last saw it.
 
     ``cdi_hook``: path of NVIDIA's hook program on the node; empty if CDI specs do not use it.
-    ``resumed``: time (RFC 3339) from which kubelet could call the plugin, as it registered it.
+    ``resumed``: time (RFC 3339) when kubelet could call the plugin again, after calls were cut
+    short or found no plugin.
     ``last_heartbeat_time``: when the plugin last served kubelet and looked at its GPUs; written at
     least once a minute, empty with older plugins.
     ``capabilities``: features that not every plugin has, such as strategies of sharing; also its

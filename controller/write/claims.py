@@ -15,6 +15,7 @@ from controller.write.requests import RefusedError, Requests
 from dra.allocator.problem import Decision
 from dra.claims.allocation import label_of, node_label, write_allocation
 from dra.claims.claims import Claim
+from dra.claims.reasons import SPACED
 from dra.claims.stored import LARGEST, MOST_FINALIZERS
 from dra.common.resources import PODS, RESOURCE_CLAIMS, Obj, at
 from dra.kube.errors import InvalidError, ObjectNotFoundError
@@ -163,13 +164,7 @@ class ClaimWriter:
         except InvalidError as error:
             if not (claim.config or claim.others_config) or "immutable" not in error.message:
                 raise
-            raise RefusedError(
-                "the API server takes every change of this claim for one of its spec: the opaque "
-                "parameters in spec.devices.config were stored with white space between their "
-                "fields, which it leaves out when it compares; create the claim anew (or its "
-                "template, and the pod) with parameters as compact JSON, which kubectl sends "
-                f"({error.message})"
-            ) from error
+            raise RefusedError(f"{SPACED} ({error.message})") from error
 
     def _set_status(self, claim: Claim, status: Obj) -> Obj:
         return self._patch(claim, {"status": status}, subresource="status")

@@ -52,6 +52,16 @@ class Reason(StrEnum):
     MIGNODE_UNREADABLE = "MigNodeUnreadable"
 
 
+SPACED = (
+    "the API server takes every change of this claim for one of what may not change: opaque "
+    "parameters of it or its class were stored with white space between their fields, which it "
+    "leaves out when it compares; create the claim anew (or its template, and the pod; or the "
+    "class) with parameters as compact JSON, which kubectl sends"
+)
+"""Why a claim cannot be written to, where the API server calls a field immutable that is as it was
+(runtime.RawExtension keeps the bytes that a client sent, and each patch encodes them anew)."""
+
+
 class NodeReason(StrEnum):
     """Reasons of the events of a node's plugin, about its Node and about claims."""
 
@@ -60,6 +70,7 @@ class NodeReason(StrEnum):
     LOST = GpuReason.SLICE_LOST
     RESTORED = "SliceRestored"
     PREPARE_FAILED = PREPARE_FAILED
+    STATUS_REFUSED = "ClaimStatusRefused"
     XID_ERROR = GpuReason.XID_ERROR
     RECOVERY_REQUIRED = GpuReason.RECOVERY_REQUIRED
     RECOVERY_ADVISED = GpuReason.RECOVERY_ADVISED

@@ -197,9 +197,9 @@ class Inventory:
 
     ``publication`` is None where nobody asked for ResourceSlices, ``drain`` where nothing is
     drained. ``cdi_hook`` is the hook program on the node that containers' CDI specs use.
-    ``resumed`` is from when on kubelet could call the plugin (RFC 3339 with microseconds), empty
-    before. ``mode`` is None where no class of nodes is configured. ``capabilities`` are words for
-    abilities that not every node has.
+    ``resumed`` is when kubelet could call the plugin again (RFC 3339 with microseconds), empty if
+    no call was missed. ``mode`` is None where no class of nodes is configured. ``capabilities`` are
+    words for abilities that not every node has.
     """
 
     node: str

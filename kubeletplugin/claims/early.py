@@ -51,6 +51,7 @@ class _Claim:
     next attempt. ``doubted``: it is to be checked whether its slices are still needed.
     ``early_since``: monotonic time since which slices made early exist. ``whole_since``: since when
     all are whole and its pod may be bound. ``is_overdue``: published as not asked for in time.
+    ``asked``: kubelet has asked for it.
     """
 
     ref: ClaimRef
@@ -62,6 +63,7 @@ class _Claim:
     early_since: float | None = None
     whole_since: float | None = None
     is_overdue: bool = False
+    asked: bool = False
 
     @property
     def is_over(self) -> bool:
@@ -108,9 +110,12 @@ class EarlySlices:
                 return
             claim.ref, claim.devices, claim.open = ref, devices, bool(devices)
             claim.wishes += 1
+            claim.asked = False
             claim.doubted = claim.doubted or not devices
         if not devices:
             self._outcomes.forget(ref)
+        elif self._outcomes.registered_at is None and not self._is_held(ref.uid):
+            self._outcomes.cut_short()  # kubelet, which could not call, tries again after a minute
         self.thread.notify()
 
     def doubt(self, ref: ClaimRef) -> None:
@@ -142,7 +147,11 @@ class EarlySlices:
             for uid, claim in self._claims.items():
                 entries = of_claim.get(uid, [])
                 claim.early_since = _since(claim.early_since, now, any(e.early for e in entries))
-                whole = bool(entries) and all(e.early and e.ci_id is not None for e in entries)
+                claim.asked = claim.asked or not all(e.early for e in entries)
+                whole = all(e.early and e.ci_id is not None for e in entries)
+                if not entries:  # nothing is made of whole GPUs
+                    names = claim.devices if not claim.asked else ()
+                    whole = bool(names) and not any("-mig-" in name for name in names)
                 is_bound = not self._outcomes.is_awaited(uid)
                 claim.whole_since = _since(claim.whole_since, now, whole and is_bound)
                 claim.is_overdue = claim.is_overdue and claim.whole_since is not None
@@ -209,7 +218,10 @@ class EarlySlices:
         if left > 0:
             return left
         claim.is_overdue = True
-        self._outcomes.statuses.show(claim.ref, overdue=True)
+        if claim.early_since is None:
+            self._outcomes.missed(claim.ref)
+        else:
+            self._outcomes.statuses.show(claim.ref, overdue=True)
         return None
 
     # -- made
@@ -219,7 +231,7 @@ class EarlySlices:
         ref, units = claim.ref, self._units(claim)
         uuids = {u.uuid for u in units}
         awaited = self._outcomes.is_awaited(ref.uid)
-        if awaited and any(e.state in HELD for e in self._journal.of_claim(ref.uid)):
+        if awaited and self._is_held(ref.uid):
             self._outcomes.made_early(ref)
         is_time = claim.not_before <= self._clock.monotonic()
         if not (uuids and is_time and self._allowance.is_left(ref.namespace, uuids)):
@@ -289,6 +301,9 @@ class EarlySlices:
             if claim.wishes == wish:
                 claim.open = False
 
+    def _is_held(self, uid: str) -> bool:
+        return any(e.state in HELD for e in self._journal.of_claim(uid))
+
     def _made_early(self, uid: str) -> tuple[Entry, ...]:
         """The claim's entries if all were made early, so that kubelet knows none; else none."""
         entries = self._journal.of_claim(uid)
@@ -299,7 +314,7 @@ class EarlySlices:
 
         That is so if kubelet was told of the claim, or if a GPU is not known.
         """
-        if any(e.state in HELD for e in self._journal.of_claim(claim.ref.uid)):
+        if self._is_held(claim.ref.uid):
             return []
         found: dict[str, GpuUnit] = {}
         for name in claim.devices:

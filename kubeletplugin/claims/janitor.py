@@ -142,6 +142,8 @@ class Janitor:
 
     def _finish_or_undo(self, ref: ClaimRef, *, is_early: bool) -> None:
         fate = self._early.reader.fate(ref)
+        if fate in {ClaimFate.HERE, ClaimFate.UNKNOWN}:
+            self._node.outcomes.cut_short()
         if fate is ClaimFate.UNKNOWN:
             _log.warning("left half done, until the API server answers", extra=about(ref))
             return

@@ -68,10 +68,11 @@ class Outcomes:
         self._on_change = common.changed
         self._lock = threading.Lock()
         self._of: dict[str, _Outcome] = {}
-        self.resumed = ""
-        """Time (RFC 3339) from which kubelet can call this process; empty before."""
+        self._is_cut_short = False
         self.registered_at: float | None = None
-        """Monotonic time of the same."""
+        """Monotonic time from which kubelet can call this process."""
+        self.resumed = ""
+        """Time (RFC 3339) from which kubelet can repeat calls cut short by a restart, or empty."""
         self.answered_at = float("-inf")
         """Monotonic time of the last successful answer to kubelet, for any claim."""
 
@@ -104,6 +105,10 @@ class Outcomes:
         elif failures >= SEVERAL and not held:
             text = f"{failures} times in a row: {error}"
             self.statuses.show_failure(ref, text, reason=PREPARE_FAILING)
+
+    def missed(self, ref: ClaimRef) -> None:
+        """Take note that kubelet should have asked for a claim of which nothing is made early."""
+        self._list(ref, passing=True)
 
     def answered(self, ref: ClaimRef) -> None:
         """Take note that kubelet's Prepare or Unprepare of a claim was answered with success."""
@@ -170,13 +175,22 @@ class Outcomes:
         if is_listed:
             self._on_change()
 
-    def registered(self) -> None:
-        """Take note that kubelet has registered the plugin, and can call it.
+    def cut_short(self) -> None:
+        """Take note that a call of kubelet failed by a restart, or may have found no plugin."""
+        self._is_cut_short = True
+        self._resume()
 
-        Of a call before that kubelet has told nobody but its pod.
-        """
+    def registered(self) -> None:
+        """Take note that kubelet has registered the plugin, and can call it."""
         self.registered_at = self._clock.monotonic()
-        self.resumed = rfc3339_micro(self._clock.now())
+        self._resume()
+
+    def _resume(self) -> None:
+        with self._lock:
+            if self.registered_at is None or not self._is_cut_short:
+                return
+            self._is_cut_short = False
+            self.resumed = rfc3339_micro(self._clock.now())
         self._on_change()
 
     def _list(self, ref: ClaimRef, *, passing: bool, gpu: str = "", failures: int = 0) -> int:

@@ -24,10 +24,11 @@ from dra.claims.conditions import (
     Binding,
     awaited_devices,
 )
+from dra.claims.reasons import SPACED, NodeReason
 from dra.claims.stored import StoredClaim
 from dra.common.resources import RESOURCE_CLAIMS, Obj, at
 from dra.gpu.inventory import ClaimRef, GpuReason
-from dra.kube.errors import ConflictError, KubeError, ObjectNotFoundError
+from dra.kube.errors import ConflictError, InvalidError, KubeError, ObjectNotFoundError
 from dra.kube.timing import Backoff, rfc3339
 from kubeletplugin import times
 from kubeletplugin.common import Common
@@ -80,6 +81,7 @@ class ClaimStatuses(WriteLoop):
         self._driver = common.options.driver_name
         self._pool = common.options.pool
         self._problem = problem
+        self._reports = common.reports
         self._manager = f"{self._driver}/kubelet-plugin"
         self._condition = threading.Condition()
         self._wanted: dict[str, _Wanted] = {}
@@ -193,6 +195,13 @@ class ClaimStatuses(WriteLoop):
             self._apply(ref, wanted.wish)
         except (ObjectNotFoundError, ConflictError) as error:
             _log.debug("status not written", extra=about(ref, error=str(error)))
+        except InvalidError as error:
+            if "immutable" not in error.message:
+                self._put_back(wanted, error)
+            else:
+                self._reports.report_device(
+                    ref, NodeReason.STATUS_REFUSED, f"{SPACED} ({error.message})", warning=True
+                )
         except KubeError as error:
             _log.warning("status not written yet", extra=about(ref, error=str(error)))
             self._put_back(wanted, error)

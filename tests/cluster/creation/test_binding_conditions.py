@@ -93,7 +93,7 @@ def ground(binaries: Binaries, root: Path) -> Iterator[Ground]:
     setup = Setup(scheduler_flags={"config": str(config)})
     gpus = ("A100-SXM4-40GB",) * 2
     with running_node(binaries, home, name=NAME, gpus=gpus, options=ALWAYS, setup=setup) as site:
-        made = Ground(site.api, site.driver, site.machine, site.workload)
+        made = Ground(site.api, site.driver, site.machine, site.workload, site.kubelet)
         wait_for("slices", lambda: len(made.devices()) == 50, context=site.driver.tails)
         wait_for("class", lambda: site.api.find("DeviceClass", "mig-2g.10gb"))
         template(site.api, "mig-2g.10gb", name="slice")

@@ -30,6 +30,7 @@ class NodeSite:
     driver: Driver
     machine: Machine
     workload: Workload
+    kubelet: KubeletNode
 
     def told(self, name: str) -> set[str]:
         """Reasons of the events of a pod."""
@@ -45,6 +46,7 @@ def running_node(
     name: str,
     gpus: Sequence[str],
     options: Sequence[str] = (),
+    mig: bool = True,
     setup: Setup | None = None,
 ) -> Iterator[NodeSite]:
     """Start them in ``home``, which is made if it is missing; ``options`` are the plugin's.
@@ -74,9 +76,10 @@ def running_node(
             gpus=tuple(gpus),
             kubelet_root=kubelet.kubelet_root,
             cdi_root=kubelet.cdi_root,
+            mig=mig,
         )
         with driver:
             wait_for("registration", lambda: registrations(driver.plugins[name]))
             workload = Workload(plane.api, tails=lambda: f"{driver.tails()}\n{kubelet.tails()}")
             machine = Machine(driver.hardware[name].state)
-            yield NodeSite(plane.api, driver, machine, workload)
+            yield NodeSite(plane.api, driver, machine, workload, kubelet)

@@ -15,10 +15,14 @@ from hack.cluster.kubelet import KubeletNode
 from sim.processes import Process, wait_for
 from tests.cluster.harness.audit import Request, audit
 from tests.cluster.harness.daemons import Driver
-from tests.cluster.harness.workload import Workload
+from tests.cluster.harness.pods import pod
+from tests.cluster.harness.workload import SLEEPING, Workload
 
 REST_SECONDS = 10.0
 """How long the restarted daemons are watched once the controller leads again."""
+
+RETRY_SECONDS = 40.0
+"""Less than the minute after which kubelet repeats a failed Prepare by itself."""
 
 
 def writes(control_plane: ControlPlane, *, since: int) -> list[Request]:
@@ -104,3 +108,21 @@ def test_a_slice_outlives_the_crash_of_both_daemons_and_is_removed_with_its_pod(
         timeout=60,
         context=workload.describe,
     )
+
+
+@pytest.mark.timeout(300)
+def test_a_pod_made_right_after_a_restart_does_not_wait_for_kubelets_retry(
+    api: Api, driver: Driver, kubelet: KubeletNode, workload: Workload
+) -> None:
+    plugin = driver.plugins[kubelet.name]
+    where: dict[str, Any] = {"nodeSelector": {"kubernetes.io/hostname": kubelet.name}}
+    claims = {"gpu": workload.template("early", device_class="mig-1g.5gb")}
+    kubelet.configure(syncFrequency="1m0s")
+    try:
+        for number in range(3):
+            plugin.kill()
+            plugin.start()
+            workload.create(pod(f"early-{number}", SLEEPING, claims=claims, **where))
+            workload.wait_for_phase(f"early-{number}", "Running", timeout=RETRY_SECONDS)
+    finally:
+        kubelet.configure(syncFrequency="5s")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dra.gpu.inventory import ClaimRef
+from kubeletplugin.journal.entries import ARRIVING
 from tests.failures.helpers.agreement import (
     check_claim,
     check_foreign,
@@ -56,9 +57,12 @@ def _go_on(scene: Scene, scenario: Scenario, way: Callable[[Scene, Plant], None]
     with running_plant(scene, StepRecorder()) as plant:
         before = None if scenario.neighbour_waits else _neighbour(scene)
         known = entries(scene.site)
+        half_made = any(e.state in ARRIVING for e in known)
         plant.start()
         told = {e.key for e in known if e.kubelet_knows}
         assert told <= {e.key for e in entries(scene.site)}, "forgotten, and kubelet was told of it"
+        if scenario.wanted:
+            _check_resumed(plant, half_made=half_made)
         _check_others(scene, before)
         if scenario.awaited:
             _check_told(scene, plant)
@@ -96,6 +100,13 @@ def _kubelet_prepares(scene: Scene, plant: Plant) -> None:
     assert [d.device for d in outcome.devices] == list(scene.devices)
     check_claim(scene.site, scene.target, scene.devices)
     assert plant.prepare(scene.target) == outcome, "a repeated call changes nothing"
+
+
+def _check_resumed(plant: Plant, *, half_made: bool) -> None:
+    """Kubelet is made to ask again if what it asked for was half made, and only then."""
+    outcomes = plant.daemon.node.outcomes
+    outcomes.registered()
+    assert bool(outcomes.resumed) == half_made
 
 
 def _check_told(scene: Scene, plant: Plant) -> None:

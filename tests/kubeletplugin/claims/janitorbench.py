@@ -26,13 +26,16 @@ class Bench(NodeBench):
         self.refusal: PluginError | None = None
         self.on_finish: Callable[[ClaimRef], object] = lambda _: None
         self.finished: list[str] = []
+        self.cut_short = False
         self.tasks = ClaimTasks(clock=self.clock.monotonic)
         node: Any = SimpleNamespace(
             preparer=SimpleNamespace(prepare=self._finish, make_early=self._finish_early),
             removal=self.removal,
             tasks=self.tasks,
             unprepared=set(),
-            outcomes=SimpleNamespace(statuses=SimpleNamespace(show=lambda _: None)),
+            outcomes=SimpleNamespace(
+                cut_short=self._note_cut, statuses=SimpleNamespace(show=lambda _: None)
+            ),
             rebuild=SimpleNamespace(run=lambda: not self.journal.rebuild),
         )
         early: Any = SimpleNamespace(
@@ -45,6 +48,9 @@ class Bench(NodeBench):
     def settled(self) -> None:
         """Nothing is missing from the journal."""
         self.journal.rebuilt()
+
+    def _note_cut(self) -> None:
+        self.cut_short = True
 
     def _fate(self, ref: ClaimRef) -> ClaimFate:
         assert ref.name in {"a", "b"}

@@ -17,6 +17,7 @@ from kubeletplugin.journal.entries import State
 from kubeletplugin.telemetry.telemetry import Telemetry
 from kubeletplugin.times import LONGEST_OVERDUE_SECONDS, OVERDUE_SECONDS
 from sim.nvml.faults import Fault
+from sim.nvml.machine import GpuSpec
 from tests.dra.kube.clocks import FakeClock
 from tests.helpers.waiting import PATIENCE, wait_for
 from tests.kubeletplugin.helpers.aheadofkubelet import (
@@ -268,6 +269,46 @@ def test_a_slice_is_overdue_some_time_after_it_is_whole_and_told_once() -> None:
     assert shown() is None
     assert shown(("a", True, 0)) == OVERDUE_SECONDS, "made once more"
     assert told == [(5 + OVERDUE_SECONDS, "a")]
+
+
+def test_a_whole_gpu_for_which_kubelet_does_not_ask_is_listed_until_it_does(
+    make_rig: Callable[..., Rig],
+) -> None:
+    rig = make_rig(GpuSpec("A100-SXM4-40GB", mig=False))
+    rig.start()
+    assert rig.daemon is not None
+    rig.daemon.node.outcomes.registered()
+    ref = rig.claim("gpu-0")
+
+    def listed() -> list[tuple[str, bool]]:
+        return [(f["uid"], f["passing"]) for f in rig.mignode()["status"].get("failedClaims", [])]
+
+    rig.daemon.early.expect(ref, ("gpu-0",))
+    wait_for("the claim in the MigNode", lambda: listed() == [(ref.uid, True)])
+    rig.prepared(ref)
+    wait_for("its end", lambda: listed() == [])
+    assert rig.unprepare(ref) == ""
+    rig.daemon.early.thread.notify()
+    assert listed() == [], "it is not asked for twice"
+
+
+def test_a_call_that_may_have_found_no_plugin_is_to_be_repeated_after_the_registration(
+    rig: Rig,
+) -> None:
+    assert rig.daemon is not None
+    outcomes, expect = rig.daemon.node.outcomes, rig.daemon.early.expect
+    held, late = rig.claim(DEVICE), rig.claim(BESIDE)
+    rig.prepared(held)
+    expect(held, (DEVICE,))
+    outcomes.registered()
+    assert outcomes.resumed == "", "kubelet has missed nothing"
+    expect(late, (BESIDE,))
+    assert outcomes.resumed == "", "it can call"
+    rig.restart()
+    outcomes = rig.daemon.node.outcomes
+    rig.daemon.early.expect(rig.claim("gpu-1-mig-1g5gb-19-0"), ("gpu-1-mig-1g5gb-19-0",))
+    outcomes.registered()
+    assert outcomes.resumed
 
 
 def test_before_kubelet_has_registered_the_plugin_no_slice_is_overdue() -> None:

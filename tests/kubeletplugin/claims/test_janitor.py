@@ -46,6 +46,7 @@ def test_what_is_half_made_is_finished_if_it_is_to_run_here_and_else_undone(
     else:
         assert (bench.finished, bench.acts.seen) == ([], [Action.UNDONE])
         assert (bench.journal.entries(), bench.places()) == ((), [])
+    assert bench.cut_short is (fate in {ClaimFate.HERE, ClaimFate.UNKNOWN})
 
 
 def test_what_cannot_be_finished_is_undone(bench: Bench) -> None:
@@ -101,6 +102,7 @@ def test_what_is_on_its_way_out_is_removed_whatever_became_of_the_claim(
     bench.fate = fate
     bench.janitor.recover()
     assert (bench.places(), bench.finished, bench.acts.seen) == ([], [], [])
+    assert not bench.cut_short
 
 
 def test_a_claim_is_looked_at_once_with_all_its_devices(bench: Bench) -> None:

@@ -16,7 +16,8 @@ from dra.gpu.inventory import ClaimRef
 from kubeletplugin.claims.lookup import ClaimUnreadableError
 from kubeletplugin.claims.outcomes import SEVERAL, Outcomes
 from kubeletplugin.errors import BusyError, ClaimError, DeadlineError, HardwareError, PluginError
-from kubeletplugin.journal.entries import Entry
+from kubeletplugin.journal.entries import Entry, State
+from kubeletplugin.journal.journal import Journal
 from kubeletplugin.nvml.errors import InUseError, NvmlError
 from kubeletplugin.times import LISTED_SECONDS
 from sim.nvml.faults import Fault
@@ -134,15 +135,15 @@ def test_the_latest_are_listed_where_there_are_too_many(listed: Listed) -> None:
     assert [uid for uid, _ in listed.state()] == [*latest, "10"]
 
 
-def test_kubelet_can_call_once_it_has_registered_the_plugin_and_it_is_said_each_time(
-    listed: Listed,
-) -> None:
+@pytest.mark.parametrize("order", ["cut_short registered", "registered cut_short"])
+def test_calls_that_were_cut_short_resume_once_kubelet_can_call(listed: Listed, order: str) -> None:
+    first, second = order.split()
+    getattr(listed.claims, first)()
     assert (listed.claims.resumed, listed.changes) == ("", 0)
-    for seconds in range(2):
-        listed.clock.at = seconds
-        listed.claims.registered()
-        assert listed.claims.resumed == f"2026-01-01T00:00:0{seconds}.000000Z"
-        assert listed.changes == seconds + 1
+    getattr(listed.claims, second)()
+    assert (listed.claims.resumed, listed.changes) == ("2026-01-01T00:00:00.000000Z", 1)
+    listed.claims.registered()
+    assert listed.changes == 1, "a kubelet that starts anew asks by itself"
 
 
 def status(rig: Rig) -> Obj:
@@ -216,14 +217,26 @@ def register(rig: Rig) -> None:
         stub.NotifyRegistrationStatus(registration.RegistrationStatus(plugin_registered=True))
 
 
-def test_a_plugin_says_from_when_on_kubelet_can_call_it(rig: Rig) -> None:
+def test_a_plugin_that_was_killed_in_a_prepare_says_when_kubelet_can_call_again(rig: Rig) -> None:
+    ref = rig.claim("gpu-0-mig-1g5gb-19-0")
+    rig.prepared(ref)
+    pod = {"resource": "pods", "name": "p", "uid": "1"}
+    rig.set_status(ref, reservedFor=[pod])
+    register(rig)
+    rig.stop()
+    journal = Journal(rig.roots.state / "journal.json")
+    (entry,) = journal.entries()
+    journal.put(entry.at(State.CI_CREATED))
+
+    rig.start()
     assert "resumed" not in status(rig), "kubelet cannot call yet"
     register(rig)
-    resumed = wait_for("registration", lambda: status(rig).get("resumed"))
+    resumed = wait_for("resumption", lambda: status(rig).get("resumed"))
+
     rig.restart()
-    assert status(rig)["resumed"] == resumed
     register(rig)
-    wait_for("registration", lambda: status(rig)["resumed"] > resumed)
+    wait_for("the MigNode", rig.published)
+    assert status(rig)["resumed"] == resumed, "nothing was cut short since"
 
 
 def test_many_failures_of_one_namespace_drive_no_other_out_and_are_not_kept(listed: Listed) -> None:

@@ -10,13 +10,14 @@ import pytest
 
 from dra.common.resources import RESOURCE_CLAIMS, Obj
 from dra.gpu.inventory import ClaimRef
-from dra.kube.errors import ForbiddenError, KubeError, UnavailableError
+from dra.kube.errors import ForbiddenError, InvalidError, KubeError, UnavailableError
 from dra.kube.http import T
 from dra.kube.timing import SystemClock
 from kubeletplugin.journal.entries import State
 from kubeletplugin.publishing.statuses import ClaimStatuses
 from kubeletplugin.telemetry.telemetry import Telemetry
 from tests.helpers.waiting import wait_for
+from tests.kubeletplugin.helpers.reported import events
 from tests.kubeletplugin.helpers.rig import DRIVER, Rig
 
 SLICE = "gpu-0-mig-1g5gb-19-4"
@@ -51,6 +52,7 @@ def test_a_status_is_written_with_other_changes_unless_somebody_waits_for_it() -
         clock=SystemClock(),
         journal=None,
         options=SimpleNamespace(driver_name=DRIVER, pool="n"),
+        reports=None,
         telemetry=Telemetry(),
     )
     statuses = ClaimStatuses(common)
@@ -116,6 +118,24 @@ def test_a_write_that_failed_is_tried_again(rig: Rig) -> None:
     wait_for("the third attempt", rig.statuses_idle)
     assert len(refused) == 2
     assert len(rig.claim_status(ref)) == 1
+
+
+def test_a_status_that_the_api_server_can_never_take_is_told_and_not_tried_again(rig: Rig) -> None:
+    refused: list[str] = []
+
+    def refuse(method: str, path: str) -> InvalidError | None:
+        if method != "PATCH" or "/resourceclaims/" not in path:
+            return None
+        refused.append(path)
+        return InvalidError("status.allocation: Invalid value: field is immutable")
+
+    rig.http.refuse = refuse
+    ref = rig.claim(SLICE)
+    rig.prepared(ref)
+    wait_for("the event", lambda: "ClaimStatusRefused" in dict(events(rig, ref.name)))
+    assert "white space" in dict(events(rig, ref.name))["ClaimStatusRefused"]
+    assert rig.statuses_idle()
+    assert len(refused) == 1
 
 
 def test_a_claim_that_replaced_ours_is_not_written_to(rig: Rig) -> None:
