@@ -46,9 +46,10 @@ def run(out: Output, *, file: Sequence[str], driver: str) -> int:
             made, said = convert_plugin_config(found)
             remarks += said
         else:
-            pods = pods_of(found)
-            remarks += pods.remarks
-            for pod in pods.specs:
+            for pod in pods_of(found):
+                if isinstance(pod, Remark):
+                    remarks.append(pod)
+                    continue
                 translation = translate(pod.whole)
                 remarks += remarks_of(pod, translation)
                 if not translation.refused:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 
 from cli.linting.administration import check_layouts, check_quota
 from cli.linting.claims import Manifests, check_claim, check_class
 from cli.linting.documents import Document, Level, Remark, read_files, text
 from cli.linting.pods import CLAIM_FIELDS, NOT_LOOKED_AT, PodSpec, check_pod, pods_of
 from cli.output import Exit, Output, counted
-from cli.session import evaluator, missing_module
+from cli.session import evaluator
 from dra.cel.kinds import Kinds
 
 
@@ -20,9 +19,8 @@ def run(out: Output, *, file: Sequence[str], strict: bool, hints: bool, driver: 
     found = [*read_files(file)]
     documents = [each for each in found if isinstance(each, Document)]
     remarks = [each for each in found if isinstance(each, Remark)]
-    with ExitStack() as stack:
-        kinds = None if missing_module() else Kinds(stack.enter_context(evaluator()))
-        remarks += _check(documents, kinds, driver)
+    with evaluator() as sandbox:
+        remarks += _check(documents, Kinds(sandbox), driver)
     remarks.sort(key=lambda r: (r.file, r.line, r.field))
     counts = Counter(r.level for r in remarks)
     if out.is_json:
@@ -44,14 +42,15 @@ def run(out: Output, *, file: Sequence[str], strict: bool, hints: bool, driver: 
     return Exit.FINDING if bad else Exit.OK
 
 
-def _check(documents: Sequence[Document], kinds: Kinds | None, driver: str) -> Iterator[Remark]:
+def _check(documents: Sequence[Document], kinds: Kinds, driver: str) -> Iterator[Remark]:
     known = Manifests({}, {}, kinds, driver)
     pods: list[PodSpec] = []
     for document in documents:
-        found = pods_of(document)
-        pods += found.specs
-        yield from found.remarks
-        yield from known.add(document)
+        for found in (*pods_of(document), *known.add(document)):
+            if isinstance(found, PodSpec):
+                pods.append(found)
+            else:
+                yield found
     for each in known.classes.values():
         yield from check_class(each, known)
     for spec in known.claims.values():

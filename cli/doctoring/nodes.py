@@ -19,7 +19,7 @@ from dra.claims.reasons import NodeReason, Reason
 from dra.claims.remedies import remedy
 from dra.common.program import page
 from dra.common.resources import Obj, ObjectKey, at
-from dra.common.runtimes import doubt, refusal
+from dra.common.runtimes import doubt, refusal, runtime_of
 from dra.gpu.inventory import HARMFUL, AllocatorKind, Gpu, GpuHealth, GpuReason, InstanceState
 from dra.gpu.names import DEFAULT_DRIVER
 
@@ -162,14 +162,13 @@ def plugins(evidence: Evidence) -> Iterator[Check]:
 def runtimes(evidence: Evidence) -> Iterator[Check]:
     """Check that the container runtimes of the nodes with GPUs read CDI specs."""
     found: list[Check] = []
-    for node in evidence.facts.site.nodes:
-        info = at(evidence.facts.nodes.get(node.name, {}), "status", "nodeInfo", default={})
-        runtime = str(info.get("containerRuntimeVersion", ""))
+    for name in (node.name for node in evidence.facts.site.nodes):
+        runtime = runtime_of(evidence.facts.nodes.get(name, {}))
         problem, _, remedy = refusal(runtime).rpartition("; ")
         if problem:
-            found.append(fail(f"node {node.name}: {problem}", remedy).of_node(node.name))
+            found.append(fail(f"node {name}: {problem}", remedy).of_node(name))
         elif said := doubt(runtime):
-            found.append(warn(f"node {node.name}: {said}").of_node(node.name))
+            found.append(warn(f"node {name}: {said}").of_node(name))
     yield from found or [ok("no container runtime is known to drop CDI devices")]
 
 

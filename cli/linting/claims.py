@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,8 +23,9 @@ from cli.linting.documents import (
 )
 from cli.linting.nvidia import becomes
 from cli.linting.products import PROFILE, known_gpus
-from cli.linting.shapes import Class, Devices, misshapen
+from cli.linting.shapes import CLASS, DEVICES, misshapen
 from dra.cel.kinds import Kinds
+from dra.cel.offers import Expressions
 from dra.cel.questions import CostlySelectorError, SelectorError
 from dra.claims.claims import Claim, Request, read_requests
 from dra.claims.classes import (
@@ -33,17 +34,16 @@ from dra.claims.classes import (
     generated_classes,
     meant_ours,
     names_driver,
-    no_such_class,
     read_class,
     read_quota,
 )
 from dra.claims.nearmisses import find_near_miss
 from dra.claims.reader import Reader
 from dra.claims.reasons import Obstacle, Reason
-from dra.claims.requests import RequestedSettings
+from dra.claims.requests import RequestedSettings, requested_settings
+from dra.claims.wants import ClaimWants
 from dra.common.resources import DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
 from dra.gpu.inventory import ClaimRef, Inventory
-from dra.gpu.names import NVIDIA_DRIVER
 
 _COMPUTE_SLICES = 7
 """Compute slices of every GPU with MIG but the A30, which has 4."""
@@ -98,42 +98,38 @@ class ClaimSpec:
 
 @dataclass(frozen=True)
 class Manifests:
-    """The objects of all files, which refer to each other.
-
-    ``kinds``: evaluates selectors; without it nothing is said about these.
-    """
+    """The objects of all files, which refer to each other. ``kinds``: evaluates selectors."""
 
     classes: dict[str, Document]
     claims: dict[Key, ClaimSpec]
-    kinds: Kinds | None
+    kinds: Kinds
     driver: str
 
     def add(self, document: Document) -> Iterator[Remark]:
         """Take a claim, template or class; yields the remark about one of a wrong shape."""
         if (spec := claim_spec(document)) is not None:
-            if remark := misshapen(document, spec.at, spec.devices, Devices):
+            if remark := misshapen(document, spec.at, spec.devices, DEVICES):
                 yield remark
             else:
                 self.claims[document.kind, document.key] = spec
         elif document.is_a(DEVICE_CLASSES):
-            if remark := misshapen(document, (), document.obj, Class):
+            if remark := misshapen(document, (), document.obj, CLASS):
                 yield remark
             elif document.name:
                 self.classes[document.name] = document
 
     @cached_property
-    def device_classes(self) -> dict[str, DeviceClass]:
-        """The classes of the files, and those that the controller would generate."""
+    def _device_classes(self) -> dict[str, DeviceClass]:
+        """Classes of the files, those that the controller would generate, and others' by name."""
         profiles = {p.name for g in self._gpus.gpus if g.geometry for p in g.geometry.profiles}
         made = [
             *generated_classes(self.driver, profiles | self._profiles),
             *(without_nulls(d.obj) for d in self.classes.values()),
         ]
-        return {text(obj["metadata"], "name"): read_class(obj, self.driver) for obj in made}
-
-    @cached_property
-    def _gpus(self) -> Inventory:
-        return known_gpus(self.driver, self._profiles)
+        known = {text(obj["metadata"], "name"): read_class(obj, self.driver) for obj in made}
+        named = {name for spec in self.claims.values() for name in spec.class_names}
+        others = {name for name in named - known.keys() if not meant_ours(name)}
+        return {**known, **{n: DeviceClass(n, False, (), (), "") for n in others}}
 
     @cached_property
     def _profiles(self) -> set[str]:
@@ -141,65 +137,43 @@ class Manifests:
         objects = [s.devices for s in self.claims.values()] + [c.obj for c in self.classes.values()]
         return {found[0].replace("gb.", "gb+") for found in PROFILE.finditer(str(objects))}
 
-    def is_ours(self, spec: ClaimSpec) -> bool:
-        """True if all classes of a claim are known, and select devices of this driver alone."""
-        return bool(spec.class_names) and all(map(self.selects_ours, spec.class_names))
+    @cached_property
+    def _gpus(self) -> Inventory:
+        return known_gpus(self.driver, self._profiles)
 
-    def selects_ours(self, class_name: str) -> bool:
-        """True if a class is known, and selects devices of this driver alone."""
-        found = self.device_classes.get(class_name)
-        if found is None or not found.names_us or self.kinds is None:
-            return found is not None and found.names_us
-        try:
-            return not self.kinds.selects_others(found.selectors, self.driver)
-        except SelectorError:
-            return True
+    @cached_property
+    def _reader(self) -> Reader:
+        return Reader(self.driver, self.kinds, self._device_classes)
 
-    def read(self, spec: ClaimSpec) -> Obstacle | None:
-        """The obstacle that the controller would tell of a claim, as far as it needs no cluster."""
-        if self.kinds is None:
-            return None
-        found = self._reader(self.kinds).read(spec.claim)
-        return found if isinstance(found, Obstacle) else None
+    def read(self, spec: ClaimSpec) -> ClaimWants | Obstacle | None:
+        """A claim as the controller would read it: what it wants of this driver, None for others'.
 
-    def unmatched(self, request: Request) -> str:
-        """Why a request of ours selects no device of any product; empty if it may select one."""
-        if self.kinds is None or not self._gpus.gpus:
+        A class that is not in the files, and not called like one of ours, counts as another's.
+        """
+        return self._reader.read(spec.claim)
+
+    def unmatched(self, wanted: Expressions) -> str:
+        """Why selectors select no device of any product; empty if they may select one."""
+        if self.kinds.tells_gpus_apart(wanted) or any(map(_VERSIONS.search, wanted)):
             return ""
-        reader, claim = self._reader(self.kinds), Claim(ClaimRef("", "", ""), "", (request,))
-        for wanted in reader.expressions(claim):
-            if self.kinds.tells_gpus_apart(wanted) or any(map(_VERSIONS.search, wanted)):
-                continue
-            kinds = [self.kinds.of(gpu, self._gpus) for gpu in self._gpus.gpus]
-            found = [self.kinds.match_kind(wanted, kind) for kind in kinds]
-            if not any(match.offers or match.costly for match in found):
-                products = len({kind.product_name for kind in kinds})
-                error = next((f" ({match.error})" for match in found if match.error), "")
-                return (
-                    f"it selects no device of the {products} products that are known here{error}, "
-                    "and waits unless your GPUs are others: compare kubectl mig profiles"
-                )
-        return ""
-
-    def near_miss(self, request: Request) -> str:
-        """What a request of ours misses by little, on some product; empty if nothing."""
-        if self.kinds is None:
+        kinds = [self.kinds.of(gpu, self._gpus) for gpu in self._gpus.gpus]
+        found = [self.kinds.match_kind(wanted, kind) for kind in kinds]
+        if not found or any(match.offers or match.costly for match in found):
             return ""
-        claim = Claim(ClaimRef("", "", ""), "", (request,))
-        wanted = [e for each in self._reader(self.kinds).expressions(claim) for e in each]
+        products = len({kind.product_name for kind in kinds})
+        error = next((f" ({match.error})" for match in found if match.error), "")
+        return (
+            f"it selects no device of the {products} products that are known here{error}, and "
+            "waits unless your GPUs are others: compare kubectl mig profiles"
+        )
+
+    def near_miss(self, wanted: Expressions) -> str:
+        """What selectors miss by little, on some product; empty if nothing."""
         return find_near_miss(wanted, (g.geometry for g in self._gpus.gpus if g.geometry))
-
-    def _reader(self, kinds: Kinds) -> Reader:
-        return Reader(self.driver, kinds, self.device_classes)
 
     def sharing(self, spec: ClaimSpec) -> RequestedSettings:
         """The sharing that a claim asks for, as far as these files tell."""
-
-        def of_class(name: str) -> Sequence[Mapping[str, Any]]:
-            found = self.classes.get(name)
-            return _opaque(mapping(found.obj, "spec")) if found is not None else ()
-
-        return RequestedSettings(_opaque(spec.devices), of_class, self.driver)
+        return requested_settings(spec.claim.config, self._device_classes, self.driver)
 
 
 def claim_spec(document: Document) -> ClaimSpec | None:
@@ -222,11 +196,11 @@ def check_class(document: Document, known: Manifests) -> Iterator[Remark]:
         yield document.remark(Level.WARNING, ("spec", "selectors"), message)
     for index, entry in entries(spec, "config"):
         yield from _check_config(document, ("spec", "config", index), entry, known.driver)
-    yield from _of_nvidia(document, known)
+    yield from becomes(document, known.driver, known.classes)
 
 
 def _selects_others(texts: tuple[str, ...], known: Manifests) -> str:
-    if known.kinds is None or not any(names_driver(text, known.driver) for text in texts):
+    if not any(names_driver(text, known.driver) for text in texts):
         return ""
     try:
         if not known.kinds.selects_others(texts, known.driver):
@@ -247,50 +221,29 @@ def _selects_others(texts: tuple[str, ...], known: Manifests) -> str:
 
 def check_claim(spec: ClaimSpec, known: Manifests) -> Iterator[Remark]:
     """Findings about a claim or template that neither API server nor controller tells at once."""
-    yield from _together(spec)
-    for index, entry in entries(spec.devices, "config"):
-        yield from _check_config(spec.document, (*spec.at, "config", index), entry, known.driver)
-    yield from _of_nvidia(spec.document, known)
-    yield from _classes(spec, known)
-    with suppress(InvalidObjectError):  # told with the configuration itself
-        if problem := known.sharing(spec).problem(spec.understood):
-            yield spec.document.remark(Level.ERROR, (*spec.at, "config"), problem)
-
-
-def _of_nvidia(document: Document, known: Manifests) -> Iterator[Remark]:
-    """Findings about a claim or class for NVIDIA's DRA driver."""
-    if known.driver != NVIDIA_DRIVER:
-        yield from becomes(document, known.driver, known.classes)
-
-
-def _classes(spec: ClaimSpec, known: Manifests) -> Iterator[Remark]:
-    """Findings about the classes and selectors of a claim, where one of them is this driver's."""
     document, where = spec.document, (*spec.at, "requests")
-    names = spec.class_names
-    for name in names:
-        if name not in known.device_classes and meant_ours(name):
-            yield document.remark(Level.ERROR, where, no_such_class(name, known.device_classes))
-            return
-    ours = [name for name in names if known.selects_ours(name)]
-    others = [name for name in names if name not in ours]
-    if ours and others:
-        message = (
-            f"class {ours[0]!r} is of this driver, and {others[0]!r} is not: nobody allocates such "
-            "a claim; put them into separate claims"
-        )
-        yield document.remark(Level.ERROR, where, message)
-    if not ours or others:
-        return
-    if found := known.read(spec):
-        if found.reason is not Reason.BAD_CONFIG:  # told with its line
+    yield from _together(spec)
+    faults = [
+        remark
+        for index, entry in entries(spec.devices, "config")
+        for remark in _check_config(document, (*spec.at, "config", index), entry, known.driver)
+    ]
+    yield from faults
+    yield from becomes(document, known.driver, known.classes)
+    found = known.read(spec)
+    if isinstance(found, Obstacle):
+        if found.reason is not Reason.BAD_CONFIG:
             yield document.remark(Level.ERROR, where, found.message)
+        elif not faults:  # told with their lines
+            yield document.remark(Level.ERROR, (*spec.at, "config"), found.message)
         return
-    for index, request in enumerate(spec.understood):
-        reasons = [known.unmatched(choice) for choice in request.choices]
+    for index, choices in enumerate(found.choices if found else ()):
+        reasons = [known.unmatched(want.expressions) for want in choices]
+        missed = (known.near_miss(want.expressions) for want in choices)
         if all(reasons):
             yield document.remark(Level.WARNING, (*where, index), reasons[0])
-        elif missed := next(filter(None, map(known.near_miss, request.choices)), ""):
-            yield document.remark(Level.HINT, (*where, index), missed)
+        elif said := next(filter(None, missed), ""):
+            yield document.remark(Level.HINT, (*where, index), said)
 
 
 def _together(spec: ClaimSpec) -> Iterator[Remark]:
@@ -326,7 +279,3 @@ def _check_config(
         fields = tuple(part for part in error.path.split(".") if part)
         where: Path = (*path, "opaque", "parameters", *fields)
         yield document.remark(Level.ERROR, where, str(error))
-
-
-def _opaque(holder: dict[str, Any]) -> Sequence[Mapping[str, Any]]:
-    return [entry for _, entry in entries(holder, "config") if mapping(entry, "opaque")]

@@ -13,7 +13,7 @@ from typing import Any, Final
 from api.config import translated
 from api.errors import InvalidObjectError
 from cli.linting.documents import Document, Level, Path, Remark, entries, mapping, text
-from cli.linting.shapes import Class, Devices, misshapen
+from cli.linting.shapes import CLASS, DEVICES, misshapen
 from dra.claims.classes import (
     ANY_SLICE_CLASS,
     GPU_CLASS,
@@ -36,14 +36,16 @@ _CLASSES: Final = {
 }
 """By class there, the class here of a device that one claim has alone, and of a share of one."""
 _DEVICES: Final = (
-    (RESOURCE_CLAIMS, ("spec", "devices"), Devices),
-    (RESOURCE_CLAIM_TEMPLATES, ("spec", "spec", "devices"), Devices),
-    (DEVICE_CLASSES, ("spec",), Class),
+    (RESOURCE_CLAIMS, ("spec", "devices"), DEVICES),
+    (RESOURCE_CLAIM_TEMPLATES, ("spec", "spec", "devices"), DEVICES),
+    (DEVICE_CLASSES, ("spec",), CLASS),
 )
 
 
 def becomes(document: Document, driver: str, classes: Collection[str]) -> Iterator[Remark]:
     """What a claim or class for NVIDIA's DRA driver becomes, and what of it has no counterpart."""
+    if driver == DRIVER:
+        return
     made = replace(document, obj=deepcopy(document.obj))
     remarks = [*convert_claim(made, driver, classes)]
     if remarks or made.obj != document.obj:
@@ -72,7 +74,7 @@ def convert_claim(document: Document, driver: str, classes: Collection[str]) -> 
         yield document.remark(Level.ERROR, ("apiVersion",), message)
         return
     devices = mapping(document.obj, *at)
-    whole, around = (document.obj, ()) if shape is Class else (devices, at)
+    whole, around = (document.obj, ()) if shape is CLASS else (devices, at)
     if remark := misshapen(document, around, whole, shape):
         yield remark
         return
@@ -83,7 +85,7 @@ def convert_claim(document: Document, driver: str, classes: Collection[str]) -> 
         for body in (request.get("exactly"), *(a for _, a in entries(request, "firstAvailable"))):
             if isinstance(body, dict):
                 yield from _convert_body(document, path, body, driver, classes)
-    if shape is Class:
+    if shape is CLASS:
         yield from _convert_selectors(document, at, devices, driver)
     for index, entry in entries(devices, "config"):
         opaque = mapping(entry, "opaque")

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
+from operator import getitem
 from typing import Any, NamedTuple
 
 from cli.linting.claims import ClaimSpec, Key, Manifests
 from cli.linting.documents import Document, Level, Path, Remark, entries, mapping, text
-from cli.linting.shapes import Pod, misshapen
+from cli.linting.shapes import POD, misshapen
 from dra.claims.claims import Use, crowded, find_crowd, lacks_request, nobody_uses
+from dra.claims.wants import ClaimWants
 from dra.gpu.names import finalizer
 from dra.gpu.shares import HAMI_CORE, ONE_CONTAINER
 from dra.limits.asks import GPUS, MEMORY, is_profile, is_zero
@@ -57,22 +60,19 @@ class PodSpec:
         return {"metadata": mapping(self._holder, "metadata"), "spec": self.spec}
 
     @property
-    def _holder(self) -> dict[str, Any]:
-        """What has the spec in its field ``spec``; empty where the spec stands in another field."""
-        return self.around[-2] if self.at[-1:] == ("spec",) else {}
+    def _around(self) -> list[Any]:
+        """The values around the spec, from the object to the spec itself."""
+        return [*accumulate(self.at, getitem, initial=self.document.obj)]  # type: ignore[arg-type]
 
     @property
-    def around(self) -> list[Any]:
-        """The values around the spec, from the object to the spec itself."""
-        found: list[Any] = [self.document.obj]
-        for step in self.at:
-            found.append(found[-1][step])
-        return found
+    def _holder(self) -> dict[str, Any]:
+        """What has the spec in its field ``spec``; empty where the spec stands in another field."""
+        return self._around[-2] if self.at[-1:] == ("spec",) else {}
 
     @property
     def copies(self) -> int:
         """Number of the pods that are made of this spec, as far as its object says."""
-        numbers = (mapping(each).get(field) for each in self.around for field in _COPIES)
+        numbers = (mapping(each).get(field) for each in self._around for field in _COPIES)
         return math.prod(n for n in numbers if type(n) is int)
 
     def place(self, path: Path) -> Path:
@@ -114,40 +114,29 @@ class PodSpec:
                 yield _Using(path, text(container, "name"), used)
 
 
-@dataclass(frozen=True, slots=True)
-class Pods:
-    """The specs of pods in a document, and remarks about those that cannot be judged."""
+def pods_of(document: Document) -> Iterator[PodSpec | Remark]:
+    """The pods in a document by their shape, and remarks about what cannot be judged.
 
-    specs: tuple[PodSpec, ...]
-    remarks: tuple[Remark, ...]
-
-
-def pods_of(document: Document) -> Pods:
-    """The pods in a document, by their shape: whatever has ``containers`` is the spec of one.
-
-    Custom resources have them in places of their own.
+    Whatever has ``containers`` is the spec of a pod: custom resources have them in places of their
+    own.
     """
-    specs: list[PodSpec] = []
-    remarks: list[Remark] = []
+    done: list[Path] = [("status",)]
     aside: list[Path] = []
-    known = text(document.obj, "apiVersion") in _KUBERNETES
     for path, value in document.mappings:
-        if path[:1] == ("status",) or any(path[: len(p.at)] == p.at for p in specs):
+        if any(path[: len(each)] == each for each in done):
             continue
         if _has_containers(value):
+            done.append(path)
             pod = PodSpec(document, path, value)
-            remark = misshapen(document, path[:-1], pod.whole, Pod)
-            if remark is None:
-                specs.append(pod)
-            elif known:
-                remarks.append(remark)
-            else:
-                aside.append(path)
-        elif _asks(path, value):
-            aside.append(path)
-    if aside and not remarks:
-        remarks.append(document.remark(Level.WARNING, aside[0], NOT_LOOKED_AT))
-    return Pods(tuple(specs), tuple(remarks))
+            remark = misshapen(document, path[:-1], pod.whole, POD)
+            if remark is None or text(document.obj, "apiVersion") in _KUBERNETES:
+                yield remark or pod
+                continue
+        elif not _asks(path, value):
+            continue
+        aside.append(path)
+    if aside:
+        yield document.remark(Level.WARNING, aside[0], NOT_LOOKED_AT)
 
 
 NOT_LOOKED_AT = (
@@ -234,7 +223,8 @@ def _placing(pod: PodSpec, known: Manifests) -> Iterator[Remark]:
     gates = [text(g, "name") for _, g in entries(pod.spec, "schedulingGates")]
     gate, claims = finalizer(known.driver), pod.claims(known).values()
     # The controller lifts the gate of pods whose claims are all its own.
-    if claims and all(map(known.is_ours, claims)) and gate not in gates:
+    ours = [isinstance(known.read(claim), ClaimWants) for claim in claims]
+    if ours and all(ours) and gate not in gates:
         yield pod.document.remark(
             Level.HINT,
             pod.at,

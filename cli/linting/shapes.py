@@ -6,6 +6,7 @@ A field may be null, which counts as absent; fields that no rule reads are not l
 from __future__ import annotations
 
 import re
+from types import GenericAlias
 from typing import Any
 
 import msgspec
@@ -13,129 +14,56 @@ import msgspec
 from api.decoding import decodable
 from cli.linting.documents import Document, Level, Path, Remark
 
-_Amounts = dict[str, str | int | float | None] | None
-_Texts = dict[str, str | None] | None
-_Names = list[str] | None
+
+def _shape(**fields: Any) -> Any:
+    """The type of a mapping with these fields, each called as in Kubernetes, or null."""
+    nullable = [(name, kind | None, None) for name, kind in fields.items()]
+    return msgspec.defstruct("Shape", nullable, rename="camel")
 
 
-class _Named(msgspec.Struct):
-    name: str | None = None
+def _list(kind: Any) -> Any:
+    return GenericAlias(list, (kind,))
 
 
-class _Source(msgspec.Struct, rename="camel"):
-    config_map_ref: _Named | None = None
+_AMOUNTS = dict[str, str | int | float | None]
+_NAMED, _TEXTS = _shape(name=str), list[str]
+_USES = _list(_shape(name=str, request=str))
+_RESOURCES = _shape(limits=_AMOUNTS, requests=_AMOUNTS, claims=_USES)
+_SOURCES = _list(_shape(config_map_ref=_NAMED))
+_CONTAINERS = _list(_shape(name=str, resources=_RESOURCES, restart_policy=str, env_from=_SOURCES))
+_ENTRIES = _list(_shape(name=str, resource_claim_name=str, resource_claim_template_name=str))
+_METADATA = _shape(name=str, annotations=dict[str, str | None], finalizers=_TEXTS)
+_POD_SPEC = _shape(
+    containers=_CONTAINERS,
+    init_containers=_CONTAINERS,
+    resource_claims=_ENTRIES,
+    scheduling_gates=_list(_NAMED),
+    **dict.fromkeys(("node_name", "scheduler_name", "runtime_class_name"), str),
+)
+POD = decodable(_shape(metadata=_METADATA, spec=_POD_SPEC))
+"""Metadata and spec of a pod, or of a template of pods."""
 
+_SELECTORS = _list(_shape(cel=msgspec.defstruct("Cel", [("expression", str)])))
+_CONFIG = _list(_shape(requests=_TEXTS, opaque=_shape(driver=str, parameters=dict[str, Any])))
+_EXACT: dict[str, Any] = {
+    "name": str,
+    "device_class_name": str,
+    "selectors": _SELECTORS,
+    "count": int,
+    "allocation_mode": str,
+    "admin_access": bool,
+    "tolerations": list[dict[str, Any]],
+    "capacity": _shape(requests=_AMOUNTS),
+}
+_BODY = _shape(**_EXACT)
+_REQUESTS = _list(_shape(**_EXACT, exactly=_BODY, first_available=_list(_BODY)))
+_CONSTRAINTS = _list(_shape(requests=_TEXTS, match_attribute=str, distinct_attribute=str))
+DEVICES = decodable(_shape(requests=_REQUESTS, constraints=_CONSTRAINTS, config=_CONFIG))
+"""``spec.devices`` of a claim."""
 
-class _Use(_Named):
-    request: str | None = None
-
-
-class _Resources(msgspec.Struct):
-    limits: _Amounts = None
-    requests: _Amounts = None
-    claims: list[_Use] | None = None
-
-
-class _Container(_Named, rename="camel"):
-    resources: _Resources | None = None
-    restart_policy: str | None = None
-    env_from: list[_Source] | None = None
-
-
-class _Entry(_Named, rename="camel"):
-    resource_claim_name: str | None = None
-    resource_claim_template_name: str | None = None
-
-
-class _PodSpec(msgspec.Struct, rename="camel"):
-    containers: list[_Container] | None = None
-    init_containers: list[_Container] | None = None
-    resource_claims: list[_Entry] | None = None
-    scheduling_gates: list[_Named] | None = None
-    node_name: str | None = None
-    scheduler_name: str | None = None
-    runtime_class_name: str | None = None
-
-
-class _Metadata(_Named):
-    annotations: _Texts = None
-    finalizers: _Names = None
-
-
-@decodable
-class Pod(msgspec.Struct):
-    """Metadata and spec of a pod, or of a template of pods."""
-
-    metadata: _Metadata | None = None
-    spec: _PodSpec | None = None
-
-
-class _Cel(msgspec.Struct):
-    expression: str
-
-
-class _Selector(msgspec.Struct):
-    cel: _Cel
-
-
-class _Opaque(msgspec.Struct):
-    driver: str | None = None
-    parameters: dict[str, Any] | None = None
-
-
-class _Config(msgspec.Struct):
-    requests: _Names = None
-    opaque: _Opaque | None = None
-
-
-class _Capacity(msgspec.Struct):
-    requests: _Amounts = None
-
-
-class _Body(msgspec.Struct, rename="camel"):
-    name: str | None = None
-    device_class_name: str | None = None
-    selectors: list[_Selector] | None = None
-    count: int | None = None
-    allocation_mode: str | None = None
-    admin_access: bool | None = None
-    tolerations: list[dict[str, Any]] | None = None
-    capacity: _Capacity | None = None
-
-
-class _Request(_Body, rename="camel"):
-    exactly: _Body | None = None
-    first_available: list[_Body] | None = None
-
-
-class _Constraint(msgspec.Struct, rename="camel"):
-    requests: _Names = None
-    match_attribute: str | None = None
-    distinct_attribute: str | None = None
-
-
-@decodable
-class Devices(msgspec.Struct):
-    """``spec.devices`` of a claim."""
-
-    requests: list[_Request] | None = None
-    constraints: list[_Constraint] | None = None
-    config: list[_Config] | None = None
-
-
-class _ClassSpec(msgspec.Struct, rename="camel"):
-    selectors: list[_Selector] | None = None
-    config: list[_Config] | None = None
-    extended_resource_name: str | None = None
-
-
-@decodable
-class Class(msgspec.Struct):
-    """A DeviceClass."""
-
-    metadata: _Metadata | None = None
-    spec: _ClassSpec | None = None
-
+_CLASS_SPEC = _shape(selectors=_SELECTORS, config=_CONFIG, extended_resource_name=str)
+CLASS = decodable(_shape(metadata=_METADATA, spec=_CLASS_SPEC))
+"""A DeviceClass."""
 
 _STEP = re.compile(r"\.([^.\[\]`]+)|\[(\d+)\]")
 

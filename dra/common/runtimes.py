@@ -10,6 +10,8 @@ import re
 from functools import lru_cache
 from typing import Final
 
+from dra.common.resources import Obj, at
+
 CDI_OF_CLAIMS: Final = "0.5.0"
 """CDI version that every claim needs: names of devices begin with a digit."""
 
@@ -23,12 +25,16 @@ _ON_BY_DEFAULT: Final = (2, 0, 0)
 _VERSION = re.compile(r"([a-z-]+)://v?(\d+)\.(\d+)(?:\.(\d+))?")
 
 
+def runtime_of(node: Obj) -> str:
+    """The runtime of a Node and its version, such as ``containerd://2.1.4``; empty if not told."""
+    return str(at(node, "status", "nodeInfo", "containerRuntimeVersion", default=""))
+
+
 @lru_cache(maxsize=16)
 def refusal(runtime: str, *, needs: str = CDI_OF_CLAIMS) -> str:
     """Reason why containers of a runtime would start without their device; empty if none is known.
 
-    ``runtime``: as in ``status.nodeInfo.containerRuntimeVersion`` of a Node: ``containerd://2.1.4``.
-    ``needs``: CDI version of the specs.
+    ``runtime``: as of :func:`runtime_of`. ``needs``: CDI version of the specs.
     """
     if runtime.startswith("docker://"):
         # cri-dockerd up to 0.4.3, the newest, does not read the field (core/container_create.go).

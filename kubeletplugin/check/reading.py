@@ -15,8 +15,8 @@ import msgspec
 import yaml
 
 from dra.common.program import page
-from dra.common.resources import MIG_NODES, NODES, RESOURCE_CLAIMS, at
-from dra.common.runtimes import doubt, refusal
+from dra.common.resources import MIG_NODES, NODES, RESOURCE_CLAIMS
+from dra.common.runtimes import doubt, refusal, runtime_of
 from dra.gpu.inventory import GpuHealth
 from dra.kube.client import KubeApi
 from dra.kube.errors import KubeConfigError, KubeError, ObjectNotFoundError
@@ -372,11 +372,10 @@ def _runtime(notebook: Notebook, api: KubeApi, node: str) -> None:
     """Check that the container runtime which the Node names reads CDI specs."""
     item = Item.CONTAINER_RUNTIME
     try:
-        status = api.get(NODES, node).get("status") or {}
+        runtime = runtime_of(api.get(NODES, node))
     except KubeError as error:
         notebook.note(item, f"which one the Node names is not known: {error}")
         return
-    runtime = at(status, "nodeInfo", default={}).get("containerRuntimeVersion", "")
     notebook.fact(item, f"the Node names {runtime or 'none'}")
     problem, _, remedy = refusal(runtime).rpartition("; ")
     if problem:

@@ -17,7 +17,8 @@ from typing import Any
 import msgspec
 
 from dra.claims.reasons import NodeReason
-from dra.common.resources import NODES, RESOURCE_SLICES, Obj, at
+from dra.common.resources import NODES, RESOURCE_SLICES, Obj
+from dra.common.runtimes import runtime_of
 from dra.gpu.layouts import SUFFIXES, Choice, Classes, choose, read_files
 from dra.gpu.names import DEFAULT_DRIVER, NVIDIA_DRIVER
 from dra.gpu.shares import HAMI_CORE, UNENFORCED, ShareOffer
@@ -369,7 +370,7 @@ class NodeWatch:
 
     def _see(self, node: Obj) -> None:
         """Take note of the Node's runtime, and of labels that ask for a pause or choose a class."""
-        self.runtime = at(node, "status", "nodeInfo", "containerRuntimeVersion", default="")
+        self.runtime = runtime_of(node)
         with self._lock:
             before, self._pause = self._pause, pause_of(node, self._options.pause_labels)
             pause = self._pause

@@ -46,7 +46,6 @@ PROGRAM_DIRECTORIES = (
     "usr/bin",
     "usr/sbin",
     "usr/local/bin",  # Talos
-    "home/kubernetes/bin/nvidia/bin",  # Container-Optimized OS
     "usr/libexec/nvidia/tesla/bin",  # Bottlerocket
     "usr/lib/nvidia/current",  # Debian
 )

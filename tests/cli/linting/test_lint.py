@@ -78,7 +78,7 @@ MISTAKES = [
         "mig-1g.5gb\n",
         "mig-1g.5gb\n      - {name: nic, exactly: {deviceClassName: nic.example.com}}\n",
         20,
-        "class 'mig-1g.5gb' is of this driver, and 'nic.example.com' is not",
+        "(class 'mig-1g.5gb') and of others (class 'nic.example.com')",
     ),
     ("mig-1g.5gb\n", "mig-1g.5gb\n          allocationMode: Some\n", 20, "use ExactCount or All"),
     ("{name: gpu}]", "{name: gpu, request: slcie}]", 12, "no request 'slcie'; there are: slice"),
