@@ -18,7 +18,7 @@ from dra.gpu.inventory import ClaimRef
 from kubeletplugin.claims.lookup import ClaimFate, Given
 from kubeletplugin.errors import HostError
 from kubeletplugin.host.podresources import PodDevices, PodResources
-from kubeletplugin.host.processes import running_pods
+from kubeletplugin.host.processes import logged_pods, running_pods
 from kubeletplugin.host.roots import Roots
 
 _UID = 36
@@ -41,17 +41,19 @@ class Holders:
         that is gone, any pod of the namespace may be a holder: kubelet does not tell what init
         containers have.
         """
-        running = running_pods(self._roots, ref.namespace)
-        if fate is None and not (running and self._kubelet.socket.exists()):
+        logged = logged_pods(self._roots, ref.namespace)
+        if fate is None and not (
+            self._kubelet.socket.exists() and any(running_pods(self._roots, logged))
+        ):
             return ""
         try:
             pods = [p for p in self._kubelet.pods() if p.namespace == ref.namespace]
         except HostError as error:
             return f"nobody knows whether pods still use it: {error}"
-        left = Counter(name for name, _ in running) - Counter(p.name for p in pods)
-        if left:  # it may have ended while kubelet was asked
-            left &= Counter(name for name, _ in running_pods(self._roots, ref.namespace))
-        if left:
+        listed = Counter(p.name for p in pods)
+        missing = Counter(logged.values()) - listed
+        running = running_pods(self._roots, [u for u, name in logged.items() if name in missing])
+        if left := Counter(logged[uid] for uid in running) - listed:
             names = ", ".join(f"{ref.namespace}/{name}" for name in sorted(left))
             return f"pod {names} was deleted by force and its containers still run"
         if fate is None:

@@ -148,27 +148,31 @@ def has_monitor(found: Collection[str]) -> bool:
     return any(opener.partition(" ")[0] in MONITORS for opener in found)
 
 
-def running_pods(roots: Roots, namespace: str) -> frozenset[tuple[str, str]]:
-    """Name and UID of each pod of a namespace of which a process runs, as the kernel has it.
+def logged_pods(roots: Roots, namespace: str) -> dict[str, str]:
+    """Names of a namespace's pods by UID, as kubelet has directories for their logs.
 
-    Kubelet makes the directory of a pod's logs, named ``<namespace>_<name>_<uid>``, before its
-    cgroup, and removes it after. Empty also if the node's cgroups or logs cannot be seen.
+    Kubelet makes a pod's, named ``<namespace>_<name>_<uid>``, before its containers, and removes it
+    some time after them. Empty also if the node's logs cannot be seen.
     """
     try:
         names = [folder.name for folder in roots.on_host(_LOGS).iterdir()]
     except OSError:
-        return frozenset()
+        return {}
     own = [n.removeprefix(f"{namespace}_") for n in names if n.startswith(f"{namespace}_")]
-    pods = {uid: name for name, _, uid in (each.partition("_") for each in own)}
-    found: set[str] = set()
-    for folder, below, _ in os.walk(roots.on_host(_CGROUPS)) if pods else ():
+    return {uid: name for name, _, uid in (each.partition("_") for each in own)}
+
+
+def running_pods(roots: Roots, uids: Collection[str]) -> Iterator[str]:
+    """Those of ``uids`` of whose pods a process runs, as the node's cgroups show."""
+    left = set(uids)
+    for folder, below, _ in os.walk(roots.on_host(_CGROUPS)) if left else ():
         ends = {name: _POD.search(name) for name in below}
         below[:] = [name for name, end in ends.items() if end is None]
         for name, end in ends.items():
             uid = end[1].replace("_", "-") if end is not None else ""
-            if uid in pods and uid not in found and _has_process(Path(folder, name)):
-                found.add(uid)
-    return frozenset((pods[uid], uid) for uid in found)
+            if uid in left and _has_process(Path(folder, name)):
+                left.discard(uid)
+                yield uid
 
 
 def _has_process(cgroup: Path) -> bool:
