@@ -71,9 +71,8 @@ class ClusterFacts:
 
     ``leader``: name of the controller that allocates; empty if none does, None if that could not be
     read. ``led``: words for the age of its lease, if that is older than a leader lets it become.
-    ``plugins``: by node, the fault of the plugin's pod (empty for none); None if no such pods were
-    found. ``groups``: objects that say how large gangs are. ``unread``: kinds that could not be
-    listed for want of permission.
+    ``groups``: objects that say how large gangs are. ``unread``: kinds that could not be listed for
+    want of permission.
     """
 
     driver: str
@@ -87,7 +86,6 @@ class ClusterFacts:
     events: tuple[Obj, ...] = ()
     leader: str | None = None
     led: str = ""
-    plugins: Mapping[str, str] | None = None
     groups: PodGroups = field(default_factory=PodGroups)
     unread: tuple[str, ...] = field(default=())
     nodes: Mapping[str, Obj] = field(default_factory=dict)
@@ -112,14 +110,6 @@ class ClusterFacts:
         """The pods that refer to a claim, those that wait first."""
         found = [p for p in self.pods.values() if claim in p.claim_keys]
         return sorted(found, key=lambda p: (not p.pending, p.key))
-
-    def plugin_problem(self, node: str) -> str:
-        """Fault of the plugin on a node: of its pod, if such pods were found, or its silence."""
-        fault = (self.plugins or {}).get(node, "")
-        if self.plugins is not None and node not in self.plugins:
-            fault = "no pod of the plugin runs there"
-        view = self.site.node(node)
-        return fault or (view.silence if view is not None else "")
 
     @property
     def is_partial(self) -> bool:
@@ -240,7 +230,6 @@ def read_facts(session: Session, namespace: str, *, listed: Lister | None = None
         events=tuple(events),
         leader=leader,
         led=led,
-        plugins=_plugin_problems(pod_objects),
         groups=groups,
         unread=tuple(unread),
         nodes={n["metadata"]["name"]: n for n in nodes},
@@ -312,21 +301,6 @@ def is_component(pod: Obj, component: str) -> bool:
     part_of = labels.get("app.kubernetes.io/name") == CHART_NAME
     image = any(CHART_NAME in c.get("image", "") for c in at(pod, "spec", "containers"))
     return labels.get(COMPONENT) == component and (part_of or image)
-
-
-def _plugin_problems(pods: Iterable[Obj]) -> dict[str, str] | None:
-    """Fault of the plugin's pod by node, "" for a pod without one; None if no such pod exists."""
-    found: dict[str, str] = {}
-    for pod in pods:
-        node = at(pod, "spec", "nodeName", default="")
-        if not node or not is_component(pod, PLUGIN):
-            continue
-        conditions = at(pod, "status", "conditions")
-        ready = any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
-        name = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
-        if ready or node not in found:
-            found[node] = "" if ready else f"pod {name} is not ready"
-    return found or None
 
 
 def _leader(session: Session, all_of: Lister, unread: Sequence[str]) -> tuple[str | None, str]:

@@ -284,6 +284,11 @@ class Site:
             raise CliError(Exit.NOT_FOUND, f"there is no MigNode {name!r}; there are: {have}")
         return node
 
+    def silence(self, node: str) -> str:
+        """Words for the silence of a node's plugin; empty without any, or if it is not known."""
+        found = self.node(node)
+        return found.silence if found is not None else ""
+
     def gpu(self, node: str, gpu: str) -> GpuView | None:
         """A GPU of a node; None if either is not known."""
         found = self.node(node)

@@ -125,27 +125,25 @@ def _show_events(events: Sequence[Told], out: Output) -> None:
 def _show_nodes(
     nodes: Mapping[str, NodeAnswer], site: Site, out: Output, *, said: Sequence[str]
 ) -> None:
-    """Print the answers of nodes, equal ones together, without what is ``said`` above.
+    """Print the answers of nodes, and of GPUs that say the same in a line.
 
-    If they are many they are counted by reason, unless all are asked for.
+    If they are many they are counted by reason, unless all are asked for. What is ``said`` above is
+    left out.
     """
-    alike: dict[tuple[str, bool, str, tuple[tuple[str, str], ...]], list[str]] = {}
+    lines: list[tuple[str, str, str]] = []
     for name, node in nodes.items():
+        message = "" if any(node.message in text for text in said) else f": {node.message}"
+        paint = out.good if node.fits else out.bold
+        lines.append(("  ", f"{paint(name)}  ", f"{node.reason}{message}"))
         texts: dict[str, list[str]] = {}
         for gpu in node.gpus:
             texts.setdefault(_said(gpu, name, site), []).append(gpu.name)
-        message = "" if any(node.message in text for text in said) else f": {node.message}"
-        lines = tuple((", ".join(names), text) for text, names in texts.items())
-        key = name if out.form == "wide" else ""
-        alike.setdefault((key, node.fits, f"{node.reason}{message}", lines), []).append(name)
-    if out.form != "wide" and sum(1 + len(key[3]) for key in alike) > _SHOWN_LINES:
+        lines += [("    ", f"{', '.join(names)}  ", text) for text, names in texts.items()]
+    if out.form != "wide" and len(lines) > _SHOWN_LINES:
         _count_nodes(nodes, out)
         return
-    for (_, fits, answer, lines), names in alike.items():
-        paint = out.good if fits else out.bold
-        out.line(f"  {paint(named(names))}  {answer}")
-        for gpus, text in lines:
-            out.paragraph("    ", f"{gpus}  ", text)
+    for line in lines:
+        out.paragraph(*line)
 
 
 def _count_nodes(nodes: Mapping[str, NodeAnswer], out: Output) -> None:

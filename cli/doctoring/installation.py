@@ -11,20 +11,17 @@ from cli.output import counted, named
 from cli.site import NodeView
 from dra.claims.classes import ANY_SLICE_CLASS, GPU_CLASS, holders, is_generated, offered_profiles
 from dra.claims.reasons import NodeReason
+from dra.claims.remedies import remedy
 from dra.common.program import page
 from dra.common.resources import PODS, Obj, at
 from dra.gpu.inventory import AllocatorKind
 from dra.gpu.names import class_name, extended_resource_name
-from dra.resourceslices.nvidiadra import DEPLOY_LABEL, dra_driver
+from dra.resourceslices.nvidiadra import dra_driver
 
 _OLDEST = (1, 34)
 _BINDING_GUARDED = (1, 36)
 _CHART = f"install or upgrade the chart ({page('install.md')})"
 _DCGM = "dcgm"
-_APART = (
-    f"keep it off these nodes: {DEPLOY_LABEL}=false where the GPU operator installs it, the node "
-    "affinity of its chart otherwise"
-)
 
 
 def kubernetes(evidence: Evidence) -> Iterator[Check]:
@@ -171,7 +168,8 @@ def drivers(evidence: Evidence) -> Iterator[Check]:
         yield fail(
             f"NVIDIA's DRA driver is on node {name} too ({found.sign}) and {harm}; "
             + ("nothing is offered there" if seen else "the plugin offers GPUs there all the same"),
-            _APART if seen else f"{_APART}; --ignore-other-managers is for other GPUs only",
+            remedy(NodeReason.NVIDIA_DRA)
+            + ("" if seen else "; --ignore-other-managers is for other GPUs only"),
         ).of_node(name)
     if apart:
         yield ok("NVIDIA's DRA driver is on no node with slices")

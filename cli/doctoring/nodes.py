@@ -136,10 +136,10 @@ def plugins(evidence: Evidence) -> Iterator[Check]:
                 f"node {node.name}: {node.inventory.message or 'the plugin does not serve'}",
                 "look at the plugin's log on that node",
             ).of_node(node.name)
-        if problem := evidence.facts.plugin_problem(node.name):
+        if node.silence:
             yield fail(
-                f"node {node.name}: {problem}; what its MigNode shows may be old",
-                "look at the plugin's DaemonSet, and at the node's taints",
+                f"node {node.name}: {node.silence}; what its MigNode shows may be old",
+                "look at the plugin's DaemonSet, at its pod there with its log, and at the node",
             ).of_node(node.name)
     without = [
         name
@@ -155,7 +155,7 @@ def plugins(evidence: Evidence) -> Iterator[Check]:
         )
     if not site.nodes:
         yield fail("no MigNode exists", "see that the plugin runs on the GPU nodes")
-    elif all(n.inventory.ready for n in site.nodes) and not homeless:
+    elif all(n.inventory.ready and not n.silence for n in site.nodes) and not homeless:
         yield ok(f"ready: {counted(len(site.nodes), 'node')} with {counted(len(site.gpus), 'GPU')}")
 
 

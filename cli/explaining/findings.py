@@ -104,6 +104,8 @@ REMEDIES: Mapping[str, str] = {
     "moves once no pod uses it",
     Why.CLAIM_LOST: "kube-controller-manager makes it anew from its template; if it does not, "
     "delete the pod",
+    Why.PREPARING: "kubelet tries again after 60 to 90 s; if it goes on, look at the log of the "
+    "plugin on that node",
     Why.ENDING: "wait for kubelet; if the node is gone for good, delete the Node",
     Reason.NO_SUCH_CLASS: "correct deviceClassName: neither a claim nor a template can be "
     "changed, so delete it and the pod, and create them anew",

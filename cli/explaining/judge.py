@@ -169,7 +169,7 @@ class Judge:
 
     def _with_age(self, name: str, answer: NodeAnswer) -> NodeAnswer:
         """The answer, with a remark if what the node's MigNode shows may be old."""
-        stale = self._facts.plugin_problem(name)
+        stale = self._facts.site.silence(name)
         if not stale or answer.reason in set(MisfitReason):
             return answer
         message = f"{answer.message}; {stale}: what this node shows may be old"

@@ -84,32 +84,25 @@ def find_seated(
         return Progress.ENDING, (_ending(pod, facts, told), *troubles)
     if not pod.node:
         return Progress.ALLOCATED, (*troubles, elsewhere or _unbound(pod, facts, told), *unseen)
-    troubles = (*troubles, *_plugin(pod.node, facts))
+    if silence := facts.site.silence(pod.node):
+        troubles = (*troubles, finding(Why.PLUGIN_GONE, f"node {pod.node}: {silence}"))
     if pod.phase == "Running":
         return Progress.RUNNING, (*troubles, *unseen)
     return Progress.STARTING, (*(troubles or (_starting(pod, facts, told),)), *unseen)
 
 
-def _plugin(node: str, facts: ClusterFacts) -> tuple[Finding, ...]:
-    wrong = facts.plugin_problem(node)
-    return (finding(Why.PLUGIN_GONE, f"node {node}: {wrong}"),) if wrong else ()
-
-
 def _ending(pod: Pod, facts: ClusterFacts, told: Sequence[Told]) -> Finding:
-    """What a pod that is being deleted waits for: its node, kubelet, finalizers."""
+    """What a pod that is being deleted waits for."""
     metadata = pod.obj["metadata"]
+    waits = f"kubelet on {pod.node or 'no node'} to end its containers and give its devices back"
     if finalizers := at(metadata, "finalizers"):
-        waits = f"for its finalizers {', '.join(finalizers)}"
-    elif not pod.node:
-        waits = "to be removed by the API server"
-    elif wrong := facts.plugin_problem(pod.node):
-        waits = f"for the plugin on {pod.node}, without which kubelet does not end it: {wrong}"
-    else:
-        waits = f"for kubelet on {pod.node} to end its containers and give its devices back"
+        waits = f"its finalizers {', '.join(finalizers)}"
+    elif silence := facts.site.silence(pod.node):
+        waits = f"the plugin on {pod.node}, without which kubelet does not end it: {silence}"
     said = next((t for t in told if t.source == "kubelet"), None)
     event = f"; an event of kubelet says: {said.reason}: {said.message}" if said else ""
     since = f"it is being deleted, and is to be gone by {metadata['deletionTimestamp']}"
-    return finding(Why.ENDING, f"{since}; it waits {waits}{event}")
+    return finding(Why.ENDING, f"{since}; it waits for {waits}{event}")
 
 
 def _unbound(pod: Pod, facts: ClusterFacts, told: Sequence[Told]) -> Finding:

@@ -25,7 +25,6 @@ from dra.common.resources import (
     at,
 )
 from dra.gpu.inventory import HARMFUL
-from dra.gpu.mignode import heartbeat_of, silent_since
 from dra.kube.reflector import Change
 
 _REFRESH_SECONDS, _BACKLOG_SECONDS = 1.0, 0.2
@@ -201,10 +200,8 @@ class Content:
 
     def _silenced(self) -> list[str]:
         """Nodes whose plugin counts as silent since they were worked out."""
-        since = silent_since(self._wall())
-        shown = ((n, self._mignodes[n]) for n in self._nodes if n in self._mignodes)
-        late = [n for n, obj in shown if (last := heartbeat_of(obj)) and last < since]
-        return [name for name in late if not self._nodes[name][1]["silentSince"]]
+        now, alive = self._wall(), [n for n, (_, m) in self._nodes.items() if not m["silentSince"]]
+        return [n for n in alive if n in self._mignodes and silence_of(self._mignodes[n], now)]
 
     def _node(self, name: str, obj: Obj) -> Json:
         claims, now = self._claims.get(name, {}).values(), self._wall()

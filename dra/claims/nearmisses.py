@@ -16,8 +16,6 @@ _AMOUNT = re.compile(r"quantity\(\s*['\"]([^'\"]{1,32})['\"]\s*\)")
 _MEBI = 1 << 20
 _BY = 1.1
 """Share of its memory by which a profile may be missed."""
-_LARGER = 1.5
-"""Share of its memory from which the next profile is said to be larger."""
 
 
 def find_near_miss(expressions: Iterable[str], geometries: Iterable[Geometry]) -> str:
@@ -33,7 +31,7 @@ def find_near_miss(expressions: Iterable[str], geometries: Iterable[Geometry]) -
             above = [p for p in profiles if p.memory_mib >= mib]
             missed = max(below, key=lambda p: (p.memory_mib, -p.compute_slices), default=None)
             taken = min(above, key=lambda p: (p.memory_mib, p.compute_slices), default=None)
-            if missed and (taken is None or taken.memory_mib > missed.memory_mib * _LARGER):
+            if missed is not None:
                 return _words(text, missed, taken)
     return ""
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from dra.claims.claims import Consumer
 from dra.claims.reasons import NodeReason
-from dra.common.resources import NODES, PODS, RESOURCE_CLAIMS
+from dra.common.resources import NODES, PODS, RESOURCE_CLAIMS, Obj, Resource
 from dra.gpu.inventory import ClaimRef
 from dra.kube.events import EventSink
 from kubeletplugin.journal.entries import Entry
@@ -36,11 +36,7 @@ class Reports:
         self._unwritable = ""
         self.node_name = node_name
         # Kubelet's own events name a Node by its name in place of a UID.
-        self._node = {
-            "apiVersion": NODES.api_version,
-            "kind": NODES.kind,
-            "metadata": {"name": node_name, "uid": node_name},
-        }
+        self._node = _regarding(NODES, node_name, node_name)
 
     def report_node(self, reason: NodeReason, message: str, *, warning: bool = False) -> None:
         """Send an event of this node."""
@@ -50,12 +46,8 @@ class Reports:
         self, ref: ClaimRef, reason: NodeReason, message: str, *, warning: bool = False
     ) -> None:
         """Send an event of a claim."""
-        regarding = {
-            "apiVersion": RESOURCE_CLAIMS.api_version,
-            "kind": RESOURCE_CLAIMS.kind,
-            "metadata": {"name": ref.name, "namespace": ref.namespace, "uid": ref.uid},
-        }
-        self._sink.emit(regarding, reason.value, message, warning=warning)
+        claim = _regarding(RESOURCE_CLAIMS, ref.name, ref.uid, ref.namespace)
+        self._sink.emit(claim, reason.value, message, warning=warning)
 
     def report_device(
         self, ref: ClaimRef, reason: NodeReason, message: str, *, warning: bool = False
@@ -63,8 +55,7 @@ class Reports:
         """Send an event of a claim that concerns its pods, and the same of the first of these."""
         self.report_claim(ref, reason, message, warning=warning)
         for user in self._users(ref.uid)[:_MOST_PODS]:
-            metadata = {"name": user.name, "namespace": ref.namespace, "uid": user.uid}
-            pod = {"apiVersion": PODS.api_version, "kind": PODS.kind, "metadata": metadata}
+            pod = _regarding(PODS, user.name, user.uid, ref.namespace)
             self._sink.emit(pod, reason.value, message, warning=warning)
 
     def report_journal(self, failure: str) -> None:
@@ -81,6 +72,11 @@ class Reports:
             self.report_node(NodeReason.UNWRITABLE, text, warning=True)
         else:
             self.report_node(NodeReason.WRITABLE, "the journal can be written again")
+
+
+def _regarding(resource: Resource, name: str, uid: str, namespace: str = "") -> Obj:
+    metadata = {"name": name, "uid": uid} | ({"namespace": namespace} if namespace else {})
+    return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata}
 
 
 def about(ref: ClaimRef, **more: Any) -> dict[str, Any]:

@@ -105,11 +105,6 @@ def test_a_healthy_cluster_has_nothing_to_report(healthy: World, mig: Mig) -> No
     assert mig("doctor").out.endswith(" ok, 1 unknown\n")
 
 
-def plugin_not_ready(world: World) -> None:
-    world.add_node("node-b")
-    world.add_plugin("node-b", ready=False)
-
-
 def mignode_without_node(world: World) -> None:
     world.add_mignode("node-z")
     world.add_plugin("node-z", ready=True)
@@ -225,8 +220,6 @@ FAILURES: list[tuple[Callable[[World], object], str, str]] = [
         f"{RENAMED} (pod plugin-node-a), {FIRST} (pod plugin-node-a): one has its GPUs",
     ),
     (lambda w: w.api.delete(DEVICE_CLASSES, "mig-3g.20gb"), "classes", "mig-3g.20gb"),
-    (plugin_not_ready, "plugin", "node node-b: pod mig-dra-driver/plugin-node-b is not ready"),
-    (lambda w: w.add_node("node-b"), "plugin", "node node-b: no pod of the plugin runs there"),
     (
         lambda w: w.say_not_ready("node-a", "NVML is not there"),
         "plugin",

@@ -77,7 +77,9 @@ def test_text_names_blockers_per_gpu_and_the_remedy(classes: World, mig: Mig) ->
     assert "gpu-0  no room for 3g.20gb (blocked by claim default/first of pod trainer-1" in shown
 
 
-def test_nodes_that_say_the_same_are_one_line_each_with_its_names(classes: World, mig: Mig) -> None:
+def test_many_nodes_are_counted_and_named_and_each_shown_if_asked_for(
+    classes: World, mig: Mig
+) -> None:
     for number in range(1, 41):
         off = gpu(0, f"node-{number}", mig=False)
         classes.add_node(f"node-{number}", dataclasses.replace(off, reason="MIGDisabled"))
@@ -85,7 +87,7 @@ def test_nodes_that_say_the_same_are_one_line_each_with_its_names(classes: World
     classes.lead()
     shown = mig("explain", f"pod/{WAITS}").out
     assert shown.count("has no such device (MIG is off)") <= 2  # the finding and the nodes
-    assert "  node-1, node-2, node-3, node-4, node-5 and 35 more  MIGDisabled\n" in shown
+    assert "  40 nodes MIGDisabled: node-1, node-2, node-3, node-4, node-5 and 35 more;" in shown
     wide = mig("explain", f"pod/{WAITS}", "-o", "wide").out
     assert wide.count("  MIGDisabled\n") == 40
 
@@ -135,7 +137,7 @@ def test_a_bound_pod_without_a_plugin_on_its_node_says_so(classes: World, mig: M
     classes.add_node("node-a")
     classes.hold("c", "node-a", "gpu-0-mig-3g20gb-9-4")
     classes.add_pod(WAITS, "c", nodeName="node-a")
-    classes.add_plugin("node-b", ready=True)
+    classes.fall_silent("node-a", minutes=3)
     found = mig("explain", WAITS, "-o", "json").json
     assert (found["state"], found["reason"]) == ("Starting", "PluginNotRunning")
 

@@ -33,7 +33,7 @@ _NOT_OF_WAITING = {
     Reason.MIGNODE_UNREADABLE,
 }
 _WITHOUT_REMEDY = {
-    *(Why.NOT_OURS, Why.NO_CLAIMS, Why.SOON, Why.PREPARING),
+    *(Why.NOT_OURS, Why.NO_CLAIMS, Why.SOON),
     *(AnswerReason.FITS, AnswerReason.NO_SUCH_DEVICE, AnswerReason.UNAVAILABLE),
     *(MisfitReason.NO_NODE, MisfitReason.BOUND, MisfitReason.ELSEWHERE, MisfitReason.LEFT_OUT),
     *(Reason.WAITING, Reason.UNSUPPORTED, Reason.TOO_MANY_TEMPLATES, Reason.SCHEDULER),
