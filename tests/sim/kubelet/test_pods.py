@@ -6,6 +6,7 @@ import json
 
 from dra.common.resources import EVENTS, PODS, RESOURCE_CLAIMS, Obj
 from dra.kube.client import KubeApi
+from kubeletplugin.host.podresources import PodResources
 from sim.kubelet.kubelet import Kubelet, Settings
 from tests.helpers.waiting import wait_for
 from tests.sim import standins
@@ -61,6 +62,37 @@ def test_only_containers_that_name_the_claim_get_its_devices(
     seen = {n: json.loads((folder / f"{n}.json").read_text())["cdiDevices"] for n in references}
     device = [f"k8s.test/claim={claim['metadata']['uid']}"]
     assert seen == {"whole": device, "request": device, "other": [], "none": []}
+
+
+def test_pod_resources_leave_out_init_containers_claims_that_are_not_named_and_pods_that_are_gone(
+    api: KubeApi, plugin: FakePlugin, claim: Obj, settings: Settings
+) -> None:
+    kubelet = PodResources(settings.root / "pod-resources/kubelet.sock")
+
+    def listed() -> dict[str, set[str]]:
+        return {p.name: {d.claim for d in p.claim_devices} for p in kubelet.pods()}
+
+    held = [{"name": "slice"}]
+    containers: dict[str, tuple[list[Obj], list[Obj]]] = {
+        "main": ([], held),
+        "sidecar": ([{"name": "s", "restartPolicy": "Always", "resources": {"claims": held}}], []),
+        "init": ([{"name": "i", "resources": {"claims": held}}], []),
+        "nobody": ([], []),
+    }
+    for name, (init, claims) in containers.items():
+        body = standins.pod(name, claim={"resourceClaimName": "shared"})
+        body["spec"]["initContainers"] = [{"image": "app", **each} for each in init]
+        body["spec"]["containers"] = [
+            {"name": "c", "image": "app", "resources": {"claims": claims}}
+        ]
+        bind_pod(api, body, claim)
+        _runs(api, name)
+    assert listed() == {"main": {"shared"}, "sidecar": {"shared"}, "init": set(), "nobody": set()}
+    assert plugin.uids("unprepare") == []
+    api.patch(RESOURCE_CLAIMS, "shared", {"metadata": {"finalizers": None}}, namespace="default")
+    api.delete(RESOURCE_CLAIMS, "shared", namespace="default")
+    api.delete(PODS, "main", namespace="default", grace_seconds=0)
+    wait_for("end", lambda: listed() == {"sidecar": {"shared"}, "init": set(), "nobody": set()})
 
 
 def test_a_claim_that_is_not_reserved_for_the_pod_keeps_it_from_starting(
