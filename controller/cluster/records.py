@@ -82,7 +82,7 @@ class ConditionState:
 
 @dataclass(slots=True)
 class Refusal:
-    """What was refused at the monotonic time ``at``, and is not tried again before ``until``.
+    """A refusal at the monotonic time ``at``: nothing is tried again before ``until``.
 
     ``why``: what is told meanwhile. ``room``: it stands until room is made after this
     version of ``queue.refused.Room``; None: room is no matter. ``changed``: room was made since,

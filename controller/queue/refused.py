@@ -34,7 +34,7 @@ class About(Enum):
     HOLD = auto()
     """Nothing can be held back: kinds of waiters."""
     HELD_NODE = auto()
-    """What was held back there was so in vain: nodes."""
+    """Holds there were in vain: nodes."""
     UNMOVED = auto()
     """Holds waited for them in vain: claims, by UID."""
 
@@ -123,7 +123,7 @@ class Refused:
         return not refusal.changed or now < refusal.at + times.REFUSAL_DETAILS
 
     def standing(self, about: About) -> Iterator[Hashable]:
-        """What is refused now."""
+        """Keys of the refusals whose time is not over."""
         return (what for what, known in self._known[about].items() if self._now() < known.until)
 
     def knows(self, about: About, what: Hashable) -> bool:
