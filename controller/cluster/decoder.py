@@ -222,7 +222,7 @@ class Decoder:
         """The part of an object that is read; of a malformed one only which one it is."""
         try:
             found: Obj = self._keep(raw)
-        except (msgspec.ValidationError, KeyError, TypeError, AttributeError):
+        except (msgspec.ValidationError, KeyError, TypeError, AttributeError, ValueError):
             return keep_identity(raw)
         return found
 

@@ -5,7 +5,7 @@ Whole pods would take megabytes each, and gigabytes together.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, TypedDict
 
 import msgspec
@@ -19,11 +19,13 @@ from dra.common.parts import (
     Part,
     controllers,
     cut,
+    decode,
     decoded,
     present,
     text_of,
 )
-from dra.common.resources import Obj
+from dra.common.quantity import parse_quantity
+from dra.common.resources import Obj, at
 from dra.pods.pods import CPU, DEFAULT_SCHEDULER, UNREAD, effective_request
 
 POD_BYTES = 192 * 2**10
@@ -70,6 +72,12 @@ class _Port(Part):
     host_port: int | None = None
     host_ip: str | None = msgspec.field(name="hostIP", default=None)
     protocol: str | None = None
+
+
+class _Asked(Part):
+    """Requests of a container or pod; other fields are as they are."""
+
+    requests: dict[str, Any] | None = None
 
 
 class _Container(Part):
@@ -143,8 +151,18 @@ class _Condition(Part):
     last_transition_time: str | None = None
 
 
+class _ContainerStatus(Part):
+    name: str = ""
+    resources: _Asked | None = None
+    allocated_resources: dict[str, Any] | None = None
+
+
 class _Status(Part):
     phase: str | None = None
+    container_statuses: list[_ContainerStatus] | None = None
+    init_container_statuses: list[_ContainerStatus] | None = None
+    resources: _Asked | None = None
+    allocated_resources: dict[str, Any] | None = None
     nominated_node_name: str | None = None
     resource_claim_statuses: list[_MadeClaim] | None = None
     conditions: list[_Condition] | None = None
@@ -166,6 +184,7 @@ def keep_pod(raw: msgspec.Raw, annotations: Collection[str]) -> Obj:
     """
     pod = msgspec.json.decode(raw, type=_Pod)
     spec, status = pod.spec or _Spec(), pod.status or _Status()
+    _count_resizes(spec, status)
     kept = {
         "metadata": _metadata(pod.metadata, annotations),
         "spec": _own(spec) if spec.resource_claims else _others(spec),
@@ -175,10 +194,52 @@ def keep_pod(raw: msgspec.Raw, annotations: Collection[str]) -> Obj:
     return _stub(kept, spec, why) if why else kept
 
 
-def read_pod_whole(raw: msgspec.Raw, annotations: Collection[str]) -> Obj:
-    """As :func:`keep_pod`, with all parts decoded."""
-    found: Obj = decoded(keep_pod(raw, annotations))
-    return found
+def _count_resizes(spec: _Spec, status: _Status) -> None:
+    """Have ``spec`` request what kube-scheduler counts for a pod that is or was to be resized.
+
+    While kubelet tells what a container has, that is the largest of what is asked for, allocated
+    and actual; of what is asked for nothing where kubelet calls it infeasible (PodRequests of
+    k8s.io/component-helpers/resource/helpers.go, 1.36). Of init containers only those that restart
+    are told; of pods those with requests of their own.
+    """
+    pending = (c for c in status.conditions or () if c.type == "PodResizePending")
+    is_infeasible = next((c.reason == "Infeasible" for c in pending), False)
+    told = {
+        each.name: each
+        for each in (*(status.container_statuses or ()), *(status.init_container_statuses or ()))
+        if each.resources is not None
+    }
+    restarting = (c for c in spec.init_containers or () if c.restart_policy == "Always")
+    for holder in (*(spec.containers or ()), *restarting) if told else ():
+        if (found := told.get(holder.name)) is not None:
+            _count(holder, found, is_infeasible=is_infeasible)
+    if status.resources is not None and text_of(spec.resources):
+        _count(spec, status, is_infeasible=is_infeasible, only_asked=True)
+
+
+def _count(
+    holder: _Container | _Spec,
+    told: _ContainerStatus | _Status,
+    *,
+    is_infeasible: bool,
+    only_asked: bool = False,
+) -> None:
+    """Set the requests of a container or pod; ``only_asked``: of no other resource than it asks."""
+    body: Obj = decode(text_of(holder.resources) or b"{}")
+    asked = at(body, "requests", default={})
+    actual = (told.resources or _Asked()).requests or {}
+    sources = (actual, told.allocated_resources or {}, {} if is_infeasible else asked)
+    names = {**asked, **at(body, "limits", default={})}
+    if not only_asked:
+        names |= {name: "" for each in sources for name in each}
+    counted = {name: _largest(each.get(name) for each in sources) for name in names}
+    if counted != asked:
+        holder.resources = msgspec.Raw(msgspec.json.encode({**body, "requests": counted}))
+
+
+def _largest(quantities: Iterable[Any]) -> Any:
+    found = [each for each in quantities if each is not None]
+    return max(found, key=parse_quantity, default="0")
 
 
 def unread(kept: Obj, why: str) -> Obj:
