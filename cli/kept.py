@@ -37,6 +37,8 @@ _CONDITION = 2000
 """Characters that are kept of a condition, which an explanation quotes."""
 
 _TEXT = 400
+_MOST = 64
+"""Arguments of a container and finalizers of a pod that are kept."""
 _EVENT = ("source", "reportingComponent", "type", "series", "count", "lastTimestamp", "eventTime")
 _ABOUT = ("kind", "name", "namespace", "uid")
 _METADATA = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
@@ -61,6 +63,10 @@ def kept(driver: str) -> Mapping[Resource, Keep]:
         containers = (shown.spec.containers if shown.spec is not None else None) or ()
         for body, of in zip(at(found, "spec", "containers"), containers, strict=False):
             body["image"] = of.image[:_TEXT]
+            body["args"] = [arg[:_TEXT] for arg in (of.args or ())[:_MOST]]
+        if shown.metadata is not None and shown.metadata.finalizers:
+            names = shown.metadata.finalizers[:_MOST]
+            found["metadata"]["finalizers"] = [name[:_TEXT] for name in names]
         return found
 
     return {
@@ -76,6 +82,11 @@ def kept(driver: str) -> Mapping[Resource, Keep]:
 
 class _Container(Part):
     image: str = ""
+    args: list[str] | None = None
+
+
+class _Metadata(Part):
+    finalizers: list[str] | None = None
 
 
 class _Spec(Part):
@@ -89,6 +100,7 @@ class _Status(Part):
 
 @decodable
 class _Pod(Part):
+    metadata: _Metadata | None = None
     spec: _Spec | None = None
     status: _Status | None = None
 

@@ -313,6 +313,11 @@ def test_a_pod_that_is_being_deleted_says_what_it_waits_for(classes: World, mig:
     message = found["findings"][0]["message"]
     for words in (pod["metadata"]["deletionTimestamp"], "kubelet on node-a", "Killing: Stopping"):
         assert words in message
+    held = {"metadata": {"finalizers": ["example.com/keep"]}}
+    classes.hold("d", "node-a", "gpu-0-mig-3g20gb-9-0", pod_name="q")
+    classes.api.patch(PODS, "q", held, namespace="default")
+    classes.api.delete(PODS, "q", namespace="default")
+    assert "it waits for its finalizers example.com/keep" in mig("explain", "q").out
     classes.fall_silent("node-a", minutes=3)
     shown = mig("explain", "p").out
     assert shown.startswith("pod default/p is being deleted\n")
