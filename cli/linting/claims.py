@@ -89,12 +89,6 @@ class ClaimSpec:
         ref = ClaimRef(*self.document.key, "")
         return Claim(ref, "", self.understood, constraints, config)
 
-    @property
-    def class_names(self) -> list[str]:
-        """The names of the classes that it asks for, without doublets."""
-        choices = (choice for request in self.understood for choice in request.choices)
-        return [*dict.fromkeys(choice.class_name for choice in choices if choice.class_name)]
-
 
 @dataclass(frozen=True)
 class Manifests:
@@ -127,8 +121,9 @@ class Manifests:
             *(without_nulls(d.obj) for d in self.classes.values()),
         ]
         known = {text(obj["metadata"], "name"): read_class(obj, self.driver) for obj in made}
-        named = {name for spec in self.claims.values() for name in spec.class_names}
-        others = {name for name in named - known.keys() if not meant_ours(name)}
+        asked = (r for spec in self.claims.values() for r in spec.understood)
+        named = {choice.class_name for request in asked for choice in request.choices}
+        others = {name for name in named - known.keys() if name and not meant_ours(name)}
         return {**known, **{n: DeviceClass(n, False, (), (), "") for n in others}}
 
     @cached_property

@@ -130,7 +130,11 @@ def _convert_body(
                 amounts[f"{driver}/{capacity}"] = amounts.pop(key)
             if domain in ("", DRIVER) and capacity in ("memory", "shares"):
                 body["deviceClassName"] = share
-                yield document.remark(Level.WARNING, path, _of_share(share))
+                message = (
+                    "it asks for a part of a device (--consumable-shares) and becomes class "
+                    f"{share}, which nodes with shares have; for one alone take capacity away"
+                )
+                yield document.remark(Level.WARNING, path, message)
             if domain in ("", DRIVER) and capacity == "shares":
                 count = amounts.pop(f"{driver}/{capacity}" if domain else key)
                 if str(count) != "1":
@@ -147,13 +151,6 @@ def _convert_body(
         message = f"class {name!r} has no counterpart here; there are: {known}"
         yield document.remark(Level.ERROR, (*path, "deviceClassName"), message)
     yield from _convert_selectors(document, path, body, driver)
-
-
-def _of_share(share: str) -> str:
-    return (
-        f"it asks for a part of a device (--consumable-shares) and becomes class {share}, which "
-        "nodes with shares have; for a device alone take capacity away"
-    )
 
 
 def _convert_selectors(

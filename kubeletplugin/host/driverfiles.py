@@ -269,13 +269,13 @@ class DriverSearch:
     def find(self, driver_version: str) -> DriverFiles:
         """The files of this driver version as they are now; never raises."""
         with self._lock:
-            roots = self._roots.now()
-            root, known = roots.driver_seen, self._known
+            root, known = self._roots.driver_seen, self._known
             if (
                 known is None
                 or (known.version, known.roots.driver_seen) != (driver_version, root)
                 or self._mark != _marks(self._watched)
             ):
+                roots = self._roots.now()
                 directories = library_directories(roots, self.directories)
                 programs = tuple(
                     dict.fromkeys((*self._programs, *_beside(directories), *PROGRAM_DIRECTORIES))
