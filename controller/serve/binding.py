@@ -43,8 +43,9 @@ def waits_for_slices(world: World, decision: Decision, claims: Iterable[ClaimWan
     config: list[dict[str, Any]] = []
     for wants in claims:
         config += wants.config(p.request for p in decision.of(wants.claim.ref))
-    is_asked = preparation(config, driver=world.cluster.driver).bind_when == "made"
-    return is_asked or world.refusals.remembers(decision.node)
+    if config and preparation(config, driver=world.cluster.driver).bind_when == "made":
+        return True
+    return world.refusals.remembers(decision.node)
 
 
 def may_wait_until(world: World, known: KnownClaim) -> float | None:
