@@ -197,3 +197,30 @@ def test_kubernetes_has_no_warnings_of_the_policy(plane: ControlPlane) -> None:
         "checked policy", lambda: plane.api.request("GET", path(policy)).get("status")
     )
     assert status["typeChecking"] == {}
+
+
+@pytest.mark.parametrize("plane", ["1.36"], indirect=True)
+def test_where_kube_scheduler_allocates_pods_with_limits_get_the_gate_too(
+    plane: ControlPlane,
+) -> None:
+    ours = {"name": f"{DRIVER}/allocation"}
+    for each in render({"allocator": "scheduler"}):
+        if each["metadata"]["name"].endswith(OF_LIMITS):
+            apply(plane.api, each)
+
+    def gates(body: Obj) -> object:
+        return created(plane.api, body, POLICY)["spec"].get("schedulingGates")
+
+    wait_for("policy with the gate", lambda: gates(pod_of(CASES[0])) == [ours])
+    other = {"name": "other.example/gate"}
+    for before, after in (([other], [other, ours]), ([ours], [ours]), ([ours, other], None)):
+        body = pod_of(CASES[0])
+        body["spec"]["schedulingGates"] = before
+        assert gates(body) == (after or before)
+    body = pod_of(CASES[0])
+    body["spec"]["nodeName"] = "somewhere"
+    assert gates(body) is None, "a pod with a node can have none"
+    for case in CASES:
+        found = created(plane.api, pod_of(case), POLICY)
+        assert seen(found) == expected(case)
+        assert bool(found["spec"].get("schedulingGates")) == bool(expected(case)[0])
