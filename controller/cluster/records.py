@@ -108,13 +108,15 @@ class Steered:
     """A pod that was sent to kube-scheduler, for ``node``.
 
     ``claims``: those for which something foreseen counts; ``profiles``: what that is, "" for a
-    whole GPU. ``is_sent``: it was, for certain. ``is_refused``: kube-scheduler found no node.
+    whole GPU. ``is_sent``: it was, for certain. ``is_moved``: kube-scheduler chose another node,
+    which is ``node`` now. ``is_refused``: it found none.
     """
 
     node: str
     claims: tuple[ClaimRef, ...] = ()
     profiles: tuple[str, ...] = ()
     is_sent: bool = False
+    is_moved: bool = False
     is_refused: bool = False
 
 

@@ -110,9 +110,8 @@ class ControllerMetrics(Collector):
             self._devices.labels(profile or WHOLE_GPU).inc()
 
     def steered(self, outcome: str) -> None:
-        """Count a pod that was sent to kube-scheduler; nothing if ``outcome`` is empty."""
-        if outcome:
-            self._steered.labels(outcome).inc()
+        """Count a pod that was sent to kube-scheduler."""
+        self._steered.labels(outcome).inc()
 
     def room_making(self, step: Reason) -> None:
         """Count a step of making room: a pod was moved or ended, or it was stopped."""

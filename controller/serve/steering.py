@@ -210,9 +210,24 @@ def note_pod(world: World, pod: Pod) -> None:
         record.steered, world.steered[pod.uid] = steered, record
     steered.is_sent = True
     is_final = is_refused(pod.obj) and not pod.needs.preempts  # then the nomination may stay
-    is_final = is_final or not steered.node or pod.nominated != steered.node
-    if is_final and not steered.is_refused:
+    if (is_final or not pod.nominated) and not steered.is_refused:
         _refused(world, record, steered)
+    elif not is_final and pod.nominated not in ("", steered.node):
+        _moved(world, record, steered)
+
+
+def _moved(world: World, record: PodRecord, steered: Steered) -> None:
+    """Note that kube-scheduler puts a pod on another node, or makes room for it there."""
+    _count_missed(world, record, steered)
+    _free(world, steered)
+    steered.node, steered.is_moved, steered.is_refused = record.pod.nominated, True, False
+
+
+def _count_missed(world: World, record: PodRecord, steered: Steered) -> None:
+    if steered.node and not (steered.is_moved or steered.is_refused):
+        world.reporter.metrics.steered("elsewhere")
+        if world.cluster.gangs.find(record.pod.key) is None:  # gangs are placed as a whole
+            world.missed.add(steered.node)
 
 
 def _served(world: World, record: PodRecord, steered: Steered) -> None:
@@ -222,27 +237,22 @@ def _served(world: World, record: PodRecord, steered: Steered) -> None:
         return
     found = (known.claim.allocation for known in world.claims_of(pod))
     nodes = {allocation.node for allocation in found if allocation is not None}
-    if steered.is_refused or not nodes:
-        end(world, record)
-        return
-    namespace = record.pod.key[0]
-    world.trusted.put(namespace, min(MOST, 1 + (world.trusted.find(namespace) or 0)))
-    if steered.node in nodes:
+    if nodes:
+        world.trusted.put(pod.key[0], min(MOST, 1 + (world.trusted.find(pod.key[0]) or 0)))
+    if nodes and steered.node not in nodes:
+        _count_missed(world, record, steered)
+    elif nodes and not (steered.is_moved or steered.is_refused):
+        world.reporter.metrics.steered("nominated")
         world.missed.discard(steered.node)
-        end(world, record, "nominated")
-    else:
-        if world.cluster.gangs.find(pod.key) is None:  # kube-scheduler places its gangs as a whole
-            world.missed.add(steered.node)
-        end(world, record, "elsewhere")
+    end(world, record)
 
 
-def end(world: World, record: PodRecord, outcome: str = "") -> None:
-    """Stop counting a pod that was sent: it is served or gone. ``outcome`` is for the metrics."""
+def end(world: World, record: PodRecord) -> None:
+    """Stop counting a pod that was sent: it is served or gone."""
     steered, record.steered = record.steered, None
     if steered is None:
         return
     del world.steered[record.pod.uid]
-    world.reporter.metrics.steered(outcome)
     _free(world, steered)
 
 

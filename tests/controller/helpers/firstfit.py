@@ -35,7 +35,7 @@ class FirstFit:
         for node in sorted(self.lists.keys() - set(full), key=lambda n: (n != first, n)):
             claims = self._allocate(pod, node)
             if claims:
-                pod["spec"]["nodeName"] = node
+                pod["spec"]["nodeName"] = told["nominatedNodeName"] = node
                 return pod, claims
         told.pop("nominatedNodeName", None)
         others = [c for c in at(told, "conditions") if c["type"] != "PodScheduled"]

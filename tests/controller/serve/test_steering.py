@@ -74,8 +74,14 @@ class Site:
         self.bench.run(seconds=0.06)
 
     def schedule(self, name: str, *, full: tuple[str, ...] = ()) -> str:
-        """kube-scheduler tries a pod; returns its node, empty if it is refused."""
+        """kube-scheduler tries a pod; returns its node, empty if it is refused.
+
+        It nominates another node before it allocates there, if the nominated one does not do.
+        """
         found, claims = self.scheduler.schedule(name, full=full)
+        spec = {k: v for k, v in found["spec"].items() if k != "nodeName"}
+        self.bench.pod({**found, "spec": spec})
+        self.bench.run()
         for each in claims:
             self.bench.claim(each)
         self.bench.pod(found)
