@@ -80,7 +80,8 @@ def is_half(world: World, gang: Gang) -> bool:
 
 def lacks(world: World, pod: Pod, *, certain: bool = False) -> bool:
     """True if a claim of ``pod`` is still to be made, or allocated by us; False if it has ended."""
-    if not pod.live:
+    # kube-scheduler allocates before it binds, whichever of the two is seen first.
+    if not pod.live or pod.node in world.cluster.fleet.schedulers:
         return False
     if None in pod.claims.values():
         return True

@@ -110,22 +110,24 @@ def await_turn(world: World, record: PodRecord) -> Iterator[Act]:
 def wait_for_turn(world: World, pods: Sequence[Pod]) -> Wait | None:
     """Have gated pods of one namespace wait while others are on their way; None if they may go.
 
-    A namespace begins with a few, and has one more on the way for each that was placed, up to twice
-    as many as could still be sent: so there is always room for one more namespace.
+    A namespace begins with a few, or with one while others that begin have many, and has one more
+    on the way for each that was placed, up to twice as many as could still be sent: so there is
+    always room for one more namespace.
     """
     namespace, sent = pods[0].key[0], [(r.pod.key[0], r.steered) for r in world.steered.values()]
     refused = [name for name, steered in sent if steered is not None and steered.is_refused]
     own = refused.count(namespace)
-    is_crowded = len(refused) >= MOST_REFUSED
-    if own >= MOST_REFUSED_OF_ONE or (own and is_crowded):
+    if own >= MOST_REFUSED_OF_ONE or (own and len(refused) >= MOST_REFUSED):
         return Wait(_MANY_REFUSED, (), (_TURN, namespace))
     counted = len(sent) - max(0, len(refused) - MOST_REFUSED)
     most = min(MOST, len(world.cluster.fleet.schedulers) + len(refused))
     if len(pods) > 1:
         return Wait(None, (), (_TURN, namespace)) if 0 < counted > MOST - len(pods) else None
     has = sum(name == namespace for name, _ in sent)
-    trust = (1 if is_crowded else MOST_REFUSED_OF_ONE) + (world.trusted.find(namespace) or 0)
-    if counted and has >= min(trust, own + 2 * (most - counted)):
+    earned = world.trusted.find(namespace) or 0
+    untried = sum(not world.trusted.find(name) for name, _ in sent) if not earned else 0
+    first = MOST_REFUSED_OF_ONE if untried < MOST_REFUSED else 1
+    if counted and has >= min(first + earned, own + 2 * (most - counted)):
         return Wait(None, (), (_TURN, namespace))
     return None
 
