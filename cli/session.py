@@ -66,7 +66,7 @@ class HarmlessClient(HttpClient):
         return found
 
     def item(self, raw: msgspec.Raw, keep: Keep) -> Obj | None:
-        """What is kept of an item of a list, made harmless."""
+        """The kept part of an item of a list, made harmless."""
         found: Obj | None = _harmless(super().item(raw, keep))
         return found
 

@@ -94,17 +94,17 @@ class Judge:
         return replace(found, obstacle=over, nodes=self._all_nodes(found.nodes))
 
     def misfit(self, pod: Pod, node: str) -> Misfit | None:
-        """Why ``pod`` does not fit on ``node``, whatever is free on its GPUs; None if it fits."""
+        """Reason why ``pod`` does not fit on ``node``, whatever its GPUs have; None if it fits."""
         rules = find_rules(pod, self._facts.hosts)
         return self.allocator.find_misfit(Problem(pod, (), rules=rules), node)
 
     def near_miss(self, claims: Iterable[ObjectKey]) -> str:
-        """What the selectors of claims miss by little; empty if nothing."""
+        """Profiles that the selectors of claims miss by little, in words; empty if none."""
         read = (self.reader.expressions(self._facts.claims[key].claim) for key in claims)
         return self.missed_by(e for each in read for texts in each for e in texts)
 
     def missed_by(self, expressions: Iterable[str]) -> str:
-        """What selectors miss by little on a GPU of this cluster; empty if nothing."""
+        """Profiles of this cluster's GPUs that selectors miss by little; empty if none."""
         geometries = (view.gpu.geometry for view in self._facts.site.gpus)
         return find_near_miss(expressions, dict.fromkeys(filter(None, geometries)))
 

@@ -104,7 +104,7 @@ class KnownClaims:
         return read_claim(self._kept(obj), self._specs.requests)
 
     def news(self, obj: Obj) -> Obj | None:
-        """What is kept of the answer to a write; None if the claim is gone or a newer is known."""
+        """The kept part of a write's answer; None if the claim is gone or a newer is known."""
         metadata = obj["metadata"]
         known = self.by_key.get((metadata["namespace"], metadata["name"]))
         if known is None or known.claim.ref.uid != metadata["uid"]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from dra.allocator.explain.answers import AnswerReason
 from dra.claims.claims import field_manager
 from dra.claims.conditions import SENT
 from dra.common.resources import (
@@ -121,7 +122,9 @@ class Requests:
             ConflictError: the pod's gates have changed, or there is another pod of the name.
         """
         sent = f"{self.driver}/{SENT}"
-        reason, more = ("Nominated", {"nominatedNodeName": node}) if node else ("NoRoom", {})
+        reason, more = (
+            ("Nominated", {"nominatedNodeName": node}) if node else (AnswerReason.NO_ROOM, {})
+        )
         yield self.set_condition(pod, sent, status="True", reason=reason, message=node, more=more)
         yield self.lift_gate(pod, gate)
 

@@ -326,7 +326,7 @@ def nobody_uses(claim: str) -> str:
 def find_unseen(
     pod: Mapping[str, Any], names: Mapping[str, str | None], claims: Iterable[Claim]
 ) -> str:
-    """What the containers of a pod do not get of its ``claims``, in words; empty if nothing.
+    """Devices of ``claims`` that no container of a pod gets, in words; empty if none.
 
     ``names`` are those of ``claim_names``.
     """

@@ -243,7 +243,7 @@ def _numbered(entries: Iterable[msgspec.Raw], driver: str) -> list[Obj]:
 
 
 class _Kept(Part):
-    """What is kept of the devices that a claim asks for, in the order of the API."""
+    """The kept part of a claim's ``spec.devices``, in the order of the API."""
 
     requests: msgspec.Raw = ABSENT
     constraints: msgspec.Raw = ABSENT

@@ -55,7 +55,7 @@ def refusal(runtime: str, *, needs: str = CDI_OF_CLAIMS) -> str:
 
 
 def doubt(runtime: str) -> str:
-    """What has to be configured for a runtime to read CDI specs; empty if nothing has."""
+    """Settings without which a runtime reads no CDI specs, in words; empty if none."""
     name, number = _parsed(runtime)
     if name != "containerd" or number >= _ON_BY_DEFAULT or refusal(runtime):
         return ""

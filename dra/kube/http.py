@@ -219,7 +219,7 @@ class HttpClient:
             return Page(items, meta.resource_version, meta.continue_, len(answer))
 
     def item(self, raw: msgspec.Raw, keep: Keep) -> Obj | None:
-        """What ``keep`` leaves of an item; raises UnavailableError if it is no JSON object."""
+        """The part of an item that ``keep`` leaves; UnavailableError if it is no JSON object."""
         try:
             return keep(raw)
         except msgspec.DecodeError as error:

@@ -73,7 +73,7 @@ class _Both(Part):
 
     @property
     def kept(self) -> Obj:
-        """What claims and volumes both have."""
+        """Fields that claims and volumes both have."""
         names = {
             "storageClassName": self.storage_class_name,
             "volumeMode": self.volume_mode,

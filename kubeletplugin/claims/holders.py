@@ -1,4 +1,4 @@
-"""Who may still use the devices of a claim that kubelet was told of: the one place that decides.
+"""Pods that may still use the devices of a claim that kubelet was told of: decided here alone.
 
 Proof that a claim's containers have ended is kubelet's Unprepare, unless a pod of the namespace
 still runs that kubelet no longer lists: kubelet unprepares the claims of a pod that was deleted by

@@ -1,4 +1,4 @@
-"""Who holds what on this node: kubelet's PodResources service, asked for its pods and devices."""
+"""Pods of this node with their devices, by kubelet's PodResources service."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ class RootsNow(Roots):
 
 
 def located(roots: Roots, path: str) -> tuple[Path, str] | None:
-    """Where ``path`` below the driver's root leads: as this program and as the host sees it.
+    """Target of ``path`` below the driver's root: as this program and as the host sees it.
 
     Links are followed as by a program whose ``/`` is the driver's root, as in a driver container;
     where that leads nowhere, as by the host's programs: a root such as /opt/nvidia is a directory

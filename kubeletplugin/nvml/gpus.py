@@ -108,7 +108,7 @@ _FACTS = (
     pynvml.nvmlDeviceGetPciInfo,
     pynvml.nvmlDeviceGetMemoryInfo,
 )
-"""What a GPU may refuse to tell: the fact is left out then. Without its UUID, minor number, MIG
+"""Facts that a GPU may refuse to tell: they are left out then. Without its UUID, minor number, MIG
 mode, profiles or their placements, NOT_SUPPORTED aside, the GPU is."""
 _NONE: Mapping[str, Card] = {}
 

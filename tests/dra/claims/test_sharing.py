@@ -168,7 +168,8 @@ def test_what_can_be_shared_is_not_refused() -> None:
         ([request("r", "gpu-share.dra.dev")], [part(GPU, memoryMiB=4096, cores=30)]),
         ([request("r", "mig-share.dra.dev")], [part(SLICE, memoryMiB=4096, cores=30)]),
     ):
-        assert not isinstance(found_for(known, claim("c", *requests, config=configs)), Fault)
+        body = claim("c", *requests, config=configs)
+        assert not isinstance(found_for(known, body, containers=containers(main=[])), Fault)
 
 
 def containers(**claims: list[str]) -> list[Obj]:
