@@ -92,7 +92,7 @@ def find_seated(
 
 
 def _ending(pod: Pod, facts: ClusterFacts, told: Sequence[Told]) -> Finding:
-    """What a pod that is being deleted waits for."""
+    """Things that a pod which is being deleted waits for."""
     metadata = pod.obj["metadata"]
     waits = f"kubelet on {pod.node or 'no node'} to end its containers and give its devices back"
     if finalizers := at(metadata, "finalizers"):

@@ -148,7 +148,7 @@ class Manifests:
         return self._reader.read(spec.claim)
 
     def unmatched(self, wanted: Expressions) -> str:
-        """Why selectors select no device of any product; empty if they may select one."""
+        """Reason why selectors select no device of any product; empty if they may."""
         if self.kinds.tells_gpus_apart(wanted) or any(map(_VERSIONS.search, wanted)):
             return ""
         kinds = [self.kinds.of(gpu, self._gpus) for gpu in self._gpus.gpus]
@@ -163,7 +163,7 @@ class Manifests:
         )
 
     def near_miss(self, wanted: Expressions) -> str:
-        """What selectors miss by little, on some product; empty if nothing."""
+        """Profiles of products that selectors miss by little; empty if none."""
         return find_near_miss(wanted, (g.geometry for g in self._gpus.gpus if g.geometry))
 
     def sharing(self, spec: ClaimSpec) -> RequestedSettings:

@@ -43,7 +43,7 @@ _DEVICES: Final = (
 
 
 def becomes(document: Document, driver: str, classes: Collection[str]) -> Iterator[Remark]:
-    """What a claim or class for NVIDIA's DRA driver becomes, and what of it has no counterpart."""
+    """The counterpart of a claim or class for NVIDIA's DRA driver, and its parts without one."""
     if driver == DRIVER:
         return
     made = replace(document, obj=deepcopy(document.obj))

@@ -66,7 +66,7 @@ class PodSpec:
 
     @property
     def _holder(self) -> dict[str, Any]:
-        """What has the spec in its field ``spec``; empty where the spec stands in another field."""
+        """The object with the spec in its field ``spec``; empty where that is another field."""
         return self._around[-2] if self.at[-1:] == ("spec",) else {}
 
     @property
@@ -76,7 +76,7 @@ class PodSpec:
         return math.prod(n for n in numbers if type(n) is int)
 
     def place(self, path: Path) -> Path:
-        """Where the field at a path of :attr:`whole` stands in the document."""
+        """Path in the document of the field at a path of :attr:`whole`."""
         return (*self.at, *path[1:]) if path[0] == "spec" else (*self.at[:-1], *path)
 
     def put(self, pod: dict[str, Any]) -> None:
