@@ -58,7 +58,7 @@ SPACED = (
     "leaves out when it compares; create the claim anew (or its template, and the pod; or the "
     "class) with parameters as compact JSON, which kubectl sends"
 )
-"""Reason why a claim cannot be written to, where the API server calls a field immutable that is as it was
+"""Message for a claim that cannot be written to, as a field is called immutable that is as it was
 (runtime.RawExtension keeps the bytes that a client sent, and each patch encodes them anew)."""
 
 
