@@ -153,8 +153,9 @@ class Explainer:
             return None
         said = {told.reason: told.message for told in self._facts.told(pod.obj)}
         if template and (namespace, template) not in self._facts.templates:
-            if full := said.get(Reason.TOO_MANY_TEMPLATES):
-                return finding(Reason.TOO_MANY_TEMPLATES, f"an event says: {full}")
+            for refused in (Reason.TOO_MANY_TEMPLATES, Reason.REFUSED):
+                if words := said.get(refused):
+                    return finding(refused, f"an event says: {words}")
             text = f"ResourceClaimTemplate {namespace}/{template} is missing"
             return finding(Why.TEMPLATE_MISSING, text)
         why = "kube-controller-manager has not made it yet"

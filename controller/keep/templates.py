@@ -20,7 +20,7 @@ from controller.write.in_flight import KeptObjects, WriteAnswer, one
 from dra.claims.classes import offered_profiles
 from dra.claims.reasons import Obstacle, Reason
 from dra.common.resources import RESOURCE_CLAIM_TEMPLATES, Obj, ObjectKey
-from dra.kube.errors import InvalidError
+from dra.kube.errors import ForbiddenError, InvalidError
 from dra.limits.rewriting import is_template_name, template, template_name
 from dra.pods.pods import Pod
 
@@ -31,6 +31,10 @@ MOST = 64
 
 AT_ONCE = 20
 """Upper bound on the unused templates that one look removes."""
+
+
+_QUOTA = "exceeded quota"
+"""Words of the API server's admission plugin ResourceQuota."""
 
 
 class LimitTemplates:
@@ -169,16 +173,31 @@ class LimitTemplates:
     def _tell(self, name: str, pods: tuple[Pod, ...]) -> None:
         for pod in pods:
             namespace = pod.key[0]
-            message = (
+            self._say(
+                pod,
+                Reason.TOO_MANY_TEMPLATES,
                 f"ResourceClaimTemplate {name!r}, which spec.resourceClaims names for the pod's "
                 f"limits, is not made: namespace {namespace} has {MOST} such templates, the most "
                 "that one may have, and pods name them (kubectl get resourceclaimtemplates -n "
                 f"{namespace}); state an amount that other pods of the namespace state (round "
                 "nvidia.com/gpumem up), or end pods that state other amounts: it is made a minute "
-                "after the last one has ended"
+                "after the last one has ended",
             )
-            obstacle = Obstacle(Reason.TOO_MANY_TEMPLATES, message)
-            self._reporter.on_pod(pod, "pod has no claim", obstacle, warns=False)
+
+    def _tell_refusal(self, key: ObjectKey, error: Exception) -> None:
+        """Tell pods that wait for a template what the API server says of it."""
+        by_quota = _QUOTA in str(error)
+        remedy = "let its quota allow more of them" if by_quota else "it is tried again"
+        for pod in self._waiting_for(key):
+            self._say(
+                pod,
+                Reason.TOO_MANY_TEMPLATES if by_quota else Reason.REFUSED,
+                f"ResourceClaimTemplate {key[1]!r}, which spec.resourceClaims names for the pod's "
+                f"limits, is not made in namespace {key[0]}: {error}; {remedy}",
+            )
+
+    def _say(self, pod: Pod, reason: Reason, message: str) -> None:
+        self._reporter.on_pod(pod, "pod has no claim", Obstacle(reason, message), warns=False)
 
     def _is_full(self, namespace: str) -> bool:
         return sum(name not in self._lasting for name in self._templates.names(namespace)) >= MOST
@@ -201,6 +220,8 @@ class LimitTemplates:
                 )
             else:  # also where the namespace is being deleted, until it is gone
                 self._objects.refused(key, answer.error)
+                if isinstance(answer.error, ForbiddenError):
+                    self._tell_refusal(key, answer.error)
                 return
             self._objects.discard(key)
 

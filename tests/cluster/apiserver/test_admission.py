@@ -23,6 +23,7 @@ from tests.dra.limits.limitcases import CASES, Case, S, expected, pod_of, seen
 
 POLICY, APART = "policy", "apart"
 OF_LIMITS, OF_CONFIGURATION = "-pod-limits", "-configuration"
+BESIDE_LIMITS = ("-limit-ranges", "-limit-templates")
 DRIVER = "mig.dra.dev"
 CONTROLLERS = ("serviceaccount", "validatingadmissionpolicy-status-controller")
 SETUPS = {
@@ -82,7 +83,7 @@ def plane(binaries: Binaries, root: Path, request: pytest.FixtureRequest) -> Ite
         names = []
         for each in rendered_for(Path(chart), request.param):
             name = each["metadata"]["name"]
-            if name.endswith((OF_LIMITS, OF_CONFIGURATION)):
+            if name.endswith((OF_LIMITS, OF_CONFIGURATION, *BESIDE_LIMITS)):
                 apply(running.api, each)
                 names.append(name)
         if any(name.endswith(OF_LIMITS) for name in names):
@@ -102,6 +103,63 @@ def test_other_namespaces_are_left_alone(plane: ControlPlane) -> None:
     pod = pod_of(CASES[0])
     kept = (*seen(pod)[:2], {"a": {part: {S: "1"} for part in ("limits", "requests")}})
     assert seen(created(plane.api, pod, APART)) == kept
+
+
+MEMORY, GPUS = "nvidia.com/gpumem", "nvidia.com/gpu"
+LIMIT_RANGES: dict[str, tuple[Obj, Obj, str]] = {
+    "a maximum is the default": ({"max": {S: "2"}}, {S: "1"}, S),
+    "a default that hides the maximum": ({"max": {S: "2"}, "default": {S: "0"}}, {S: "3"}, S),
+    "a default request": ({"defaultRequest": {S: "1"}, "default": {S: "1"}}, {S: "1"}, S),
+    "a maximum of memory": ({"max": {MEMORY: "9000"}}, {GPUS: "1", MEMORY: "8000"}, MEMORY),
+    "a maximum of GPUs": ({"max": {GPUS: "2"}}, {GPUS: "1", MEMORY: "8000"}, GPUS),
+    "of init containers": ({"max": {S: "2"}}, {S: "1"}, S),
+}
+
+
+@contextlib.contextmanager
+def limit_range(api: Api, **limits: Obj) -> Iterator[None]:
+    where = f"/api/v1/namespaces/{POLICY}/limitranges"
+    body = {"metadata": {"name": "r"}, "spec": {"limits": [{"type": "Container", **limits}]}}
+    api.request("POST", where, body=body)
+    yield
+    api.request("DELETE", f"{where}/r")
+
+
+@pytest.mark.parametrize("plane", ["1.36"], indirect=True)
+@pytest.mark.parametrize("name", LIMIT_RANGES)
+def test_a_limit_range_of_what_becomes_claims_is_refused_with_words(
+    plane: ControlPlane, name: str
+) -> None:
+    """Its limits would be put back, so that the pod waits for ever, and its cap would not hold."""
+    limits, asked, told = LIMIT_RANGES[name]
+    by_container = {"i:a": asked, "b": {}} if name == "of init containers" else {"a": asked}
+    pod = pod_of(Case("x", by_container))
+    with limit_range(plane.api, **limits):
+
+        def refused() -> str:
+            try:
+                created(plane.api, pod, POLICY)
+            except ApiError as error:
+                return str(error)
+            return ""
+
+        words = wait_for("effect of the LimitRange", refused)
+        assert f"LimitRange of namespace {POLICY} limits {told}, which becomes claims" in words
+    with limit_range(plane.api, max={"cpu": "4"}, default={"cpu": "1"}):
+        wait_for("effect of the other", lambda: not refused())
+
+
+@pytest.mark.parametrize("plane", ["1.36"], indirect=True)
+def test_a_template_that_stands_for_limits_is_the_controllers_alone(plane: ControlPlane) -> None:
+    api = plane.api
+    stolen = obj("ResourceClaimTemplate")
+    for name in ("mig-1g.5gb", "gpumem-8000", "mig-1g.5gb-node-spread"):
+        stolen["metadata"] = {"name": f"nvidia.com-{name}"}
+        with pytest.raises(ApiError, match="is made by the controller alone"):
+            created(api, stolen, POLICY)
+        created(api, stolen, APART)
+    stolen["metadata"] = {"name": "mine"}
+    created(api, stolen, POLICY)
 
 
 KINDS = {

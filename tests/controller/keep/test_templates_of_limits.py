@@ -105,6 +105,35 @@ def test_a_refusal_is_tried_again_after_a_pause_and_keeps_no_other_away() -> Non
     assert of_classes(bench) <= made(bench)
 
 
+@pytest.mark.parametrize(
+    ("words", "reason", "remedy"),
+    [
+        (
+            "exceeded quota: q, requested: count/resourceclaimtemplates=1",
+            "TooMany",
+            "let its quota",
+        ),
+        ("denied by policy x", "AllocationRefused", "it is tried again"),
+    ],
+)
+@pytest.mark.parametrize("name", ["nvidia.com-gpumem-8000", "nvidia.com-mig-1g.5gb"])
+def test_pods_are_told_why_their_template_is_refused(
+    name: str, words: str, reason: str, remedy: str
+) -> None:
+    bench = Bench("node-a")
+    bench.api.refuse = lambda what: ForbiddenError(words) if what == TEMPLATES else None
+    bench.cluster.set_namespace(namespace())
+    bench.run()
+    bench.pod(waiting("p", name))
+    bench.run(seconds=100)
+    ((_, told, said),) = [each[1:] for each in bench.recorder.events if each[1] == "p"]
+    assert told.startswith(reason)
+    assert all(each in said for each in (name, words, remedy))
+    bench.api.refuse = lambda _: None
+    bench.run(seconds=100)
+    assert name in made(bench)
+
+
 def test_a_template_of_somebody_else_is_left_alone() -> None:
     bench = Bench("node-a")
     refusal: KubeError = InvalidError("spec: field is immutable", status=422)
