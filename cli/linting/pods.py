@@ -172,6 +172,9 @@ def check_pod(pod: PodSpec, known: Manifests) -> Iterator[Remark]:
 def _references(pod: PodSpec, known: Manifests) -> Iterator[Remark]:
     """Findings about a claim that all replicas would share, and a template that is not there."""
     for entry in pod.entries:
+        if len(entry.refers) != 1:
+            message = f"an entry has one of {' and '.join(CLAIM_FIELDS)}, and nothing below source"
+            yield pod.document.remark(Level.ERROR, entry.at, message)
         one = any(kind == "ResourceClaim" for kind, _ in entry.refers)
         if one and pod.copies > 1:
             yield pod.document.remark(

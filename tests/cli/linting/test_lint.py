@@ -72,6 +72,7 @@ MISTAKES = [
         12,
         "no claim 'gpu0' in its resourceClaims; there are: gpu",
     ),
+    ("resourceClaimTemplateName: t", "source: {resourceClaimName: t}", 6, "has one of resource"),
     ("resources:", "resources: [1]\n    x:", 11, "`array`: the API server refuses it"),
     ("mig-1g.5gb", "mig-1g-5gb", 20, "does not exist; did you mean 'mig-1g.5gb'?"),
     (
