@@ -23,9 +23,10 @@ class Move:
     """Making an instance of the profile with NVML id ``profile_id`` at ``placement``.
 
     ``after``: the GPU's usage afterwards. ``loss``: per profile of the geometry, the number of its
-    feasible placements that vanish. ``waste``: by the set of profiles that are wanted (a bit per
+    feasible placements that vanish. ``waste``: by sets of profiles that are wanted (a bit per
     profile of the geometry), the number of memory slices, beyond those taken, that no packing of
-    these profiles can use any more; below zero where the slices taken were of no use to them.
+    these profiles can use any more, as a mean over the sets; below zero where the slices taken were
+    of no use to them.
     ``free``: memory slices that are free afterwards.
     """
 
@@ -33,7 +34,7 @@ class Move:
     profile_id: int
     after: Usage
     loss: tuple[int, ...]
-    waste: Mapping[int, int] = field(compare=False)
+    waste: Mapping[tuple[int, ...], float] = field(compare=False)
     free: int
 
 
@@ -41,6 +42,9 @@ MOST_STATES = 2048
 """Upper bound on the states of a GPU of one geometry; those of real products have up to 1,000."""
 MOST_KNOWN = 2**14
 """Results of one kind that are kept; a GPU with foreign instances may be in any state."""
+
+MOST_MIXES = 64
+"""Mixes of requests for which the waste of a move is kept."""
 
 
 class TooManyStatesError(ValueError):
@@ -157,8 +161,8 @@ class MoveTable:
         )
 
 
-class _Waste(dict[int, int]):
-    """Waste of a move, by the profiles wanted; worked out when first looked up."""
+class _Waste(dict[tuple[int, ...], float]):
+    """Waste of a move, by sets of profiles wanted; worked out when first looked up."""
 
     __slots__ = ("_after", "_before", "_table")
 
@@ -168,11 +172,14 @@ class _Waste(dict[int, int]):
         self._before = before
         self._after = after
 
-    def __missing__(self, wanted: int) -> int:
+    def __missing__(self, wanted: tuple[int, ...]) -> float:
         before, after = self._before, self._after
         taken = after.mask.bit_count() - before.mask.bit_count()
         usable = self._table.usable
-        self[wanted] = usable(before, wanted) - usable(after, wanted) - taken
+        lost = (usable(before, each) - usable(after, each) for each in wanted)
+        if len(self) >= MOST_MIXES:
+            self.clear()
+        self[wanted] = sum(lost) / len(wanted) - taken
         return self[wanted]
 
 

@@ -1,9 +1,10 @@
 """Policies of the controller: the cost of a placement for the cluster.
 
-The default, SWS (scarcity-weighted slices), charges a placement for every other placement that it
-makes impossible, weighted by how likely the cluster is to run out of places for that profile. It
-adds a small charge for memory slices that afterwards no profile in demand can use. GPUs of one
-geometry serve each other's demand: scarcity is counted among them.
+The default, SWS (scarcity-weighted slices), counts in memory slices what the mix of requests can no
+longer use. A placement costs every other placement that it makes impossible, weighted by how likely
+places for that profile run out before the GPUs are full. It costs the free memory slices that the
+common profiles can use no more, and the first slice on a GPU costs a little. GPUs of one geometry
+serve each other's demand: scarcity is counted among them.
 """
 
 from __future__ import annotations
@@ -15,17 +16,20 @@ from operator import mul
 from typing import NamedTuple
 
 from dra.allocator.moves import Move, MoveTable
-from dra.gpu.geometry import Geometry, Usage
+from dra.gpu.geometry import EMPTY, Geometry, Usage
 from dra.gpu.inventory import IdleInstance
 
-HORIZON = 0.1
-"""Demand to provide for, as a share of the cluster's memory slices."""
-
-WASTE_CHARGE = 0.1
+WASTE_CHARGE = 0.2
 """Cost of a memory slice made unusable, in expected memory slices."""
 
-SELDOM = 0.01
-"""Share of the requests below which no slices are left over for a profile."""
+OPENING_CHARGE = 0.08
+"""Cost of the first slice on a GPU: a free one can be given whole, switched off or taken away."""
+
+COMMON = (1 / 2, 1 / 8, 1 / 32)
+"""Sets of profiles, by how often each is asked for at least, in relation to the commonest.
+
+Waste is the mean over these sets of what a set can use no more: the common ones are in all of them.
+"""
 
 BASE_WEIGHT = 1e-4
 """Weight of a placement of a profile that is not scarce, so that less damage still wins."""
@@ -34,8 +38,9 @@ BASE_WEIGHT = 1e-4
 class Demand:
     """The mix of requested profiles, learnt online: exponentially weighted counts by profile name.
 
-    Before anything is observed every plain profile counts as one request. Profiles with a suffix
-    (``+me``, ``-me``, ``+gfx``) count only once they are asked for: they are variants, not sizes.
+    Before anything is observed all plain profiles are alike; together they count as one request.
+    Profiles with a suffix (``+me``, ``-me``, ``+gfx``) count only once they are asked for: they are
+    variants, not sizes.
     """
 
     def __init__(self, *, memory: float = 200.0) -> None:
@@ -53,19 +58,23 @@ class Demand:
 
     def shares(self, geometry: Geometry) -> tuple[float, ...]:
         """Per profile of ``geometry``, its share of the requests; they sum to one."""
-        known = self._counts.get
+        known, each = self._counts.get, 1 / max(1, sum(geometry.plain))
         profiles = zip(geometry.profiles, geometry.plain, strict=True)
-        counts = [known(profile.name, 0.0) + plain for profile, plain in profiles]
+        counts = [known(profile.name, 0.0) + each * plain for profile, plain in profiles]
         total = sum(counts)
         return tuple([c / total for c in counts]) if total else tuple(counts)
 
 
 @dataclass(slots=True)
 class Census:
-    """Number of GPUs of one geometry; ``feasible``: per profile, the places for it on these now."""
+    """Number of GPUs of one geometry, and their free memory slices.
+
+    ``feasible``: per profile, the places for it on these now.
+    """
 
     table: MoveTable
     gpus: int = 0
+    free: int = 0
     feasible: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -75,6 +84,7 @@ class Census:
     def add(self, usage: Usage, *, count: int = 1) -> None:
         """Count ``count`` GPUs in state ``usage``; negative takes them away."""
         self.gpus += count
+        self.free += count * (self.table.geometry.memory_slices - usage.mask.bit_count())
         for index, number in enumerate(self.table.feasible(usage)):
             self.feasible[index] += count * number
 
@@ -83,15 +93,15 @@ class Weights(NamedTuple):
     """Weights of slices of one geometry now.
 
     ``placements``: per profile of the geometry, the worth of one of its feasible placements in
-    memory slices. ``wanted``: a bit per profile of the geometry, set unless the profile is seldom
-    asked for.
+    memory slices. ``wanted``: sets of profiles that are asked for often, by ``COMMON``; a bit per
+    profile of the geometry.
     """
 
     placements: tuple[float, ...]
-    wanted: int
+    wanted: tuple[int, ...]
 
 
-NO_WEIGHTS = Weights((), 0)
+NO_WEIGHTS = Weights((), ())
 """Weights where no slices can be made."""
 
 
@@ -125,20 +135,23 @@ Policy = Callable[[Situation, Move], Cost]
 def scarcity_weights(census: Census, shares: tuple[float, ...]) -> Weights:
     """Weights of slices where profiles have these shares of the requests.
 
-    A placement: the probability that the next requests (a Poisson number for ``HORIZON`` of the
-    capacity) are at least as many as the placements left, times the size of the profile.
+    A placement: the probability that, of the requests that would fill what is free, those for the
+    profile (a Poisson number) are at least as many as the placements left, times its size.
     """
-    geometry = census.table.geometry
-    sizes = geometry.sizes
+    sizes = census.table.geometry.sizes
     mean = sum(map(mul, shares, sizes))
     if not mean:
-        return Weights((0.0,) * len(sizes), census.table.every)
-    requests = HORIZON * census.gpus * geometry.memory_slices / mean
-    placements, wanted = [], 0
-    for index, (size, share, left) in enumerate(zip(sizes, shares, census.feasible, strict=True)):
-        placements.append(size * (poisson_tail(requests * share, left) + BASE_WEIGHT * share))
-        wanted |= (share >= SELDOM) << index
-    return Weights(tuple(placements), wanted)
+        return Weights((0.0,) * len(sizes), (census.table.every,))
+    requests, most = census.free / mean, max(shares)
+    placements = tuple(
+        size * (poisson_tail(requests * share, left) + BASE_WEIGHT * share)
+        for size, share, left in zip(sizes, shares, census.feasible, strict=True)
+    )
+    wanted = (
+        sum((share >= part * most) << index for index, share in enumerate(shares))
+        for part in COMMON
+    )
+    return Weights(placements, tuple(wanted))
 
 
 def poisson_tail(mean: float, least: int) -> float:
@@ -147,26 +160,27 @@ def poisson_tail(mean: float, least: int) -> float:
         return 1.0
     if mean <= 0.0:
         return 0.0
-    spread = _DEVIATIONS * math.sqrt(mean) + _DEVIATIONS
-    if least > mean + spread:
-        return 0.0
-    if least < mean - spread:
-        return 1.0
-    log_mean = math.log(mean)
-    below = math.fsum(
-        math.exp(k * log_mean - mean - math.lgamma(k + 1))
-        for k in range(max(0, math.floor(mean - spread)), least)
-    )
-    return min(1.0, max(0.0, 1.0 - below))
+    if abs(least - mean) > _DEVIATIONS * (math.sqrt(mean) + 1.0):
+        return float(least < mean)
+    total = term = 1.0
+    number = least
+    while term > _PRECISION * total:
+        number += 1
+        term *= mean / number
+        total += term
+    return min(1.0, total * math.exp(least * math.log(mean) - mean - math.lgamma(least + 1)))
 
 
 _DEVIATIONS = 9.0
+_PRECISION = 1e-12
 
 
 def sws(situation: Situation, move: Move) -> Cost:
     """Least expected loss; then the fullest GPU, then the one with most instances."""
     placements, wanted = situation.weights
     cost = sum(map(mul, placements, move.loss)) + WASTE_CHARGE * move.waste[wanted]
+    if situation.usage == EMPTY:
+        cost += OPENING_CHARGE
     return (cost, move.free, -situation.instances)
 
 
@@ -188,7 +202,7 @@ POLICIES: Mapping[str, Policy] = {
 """By the names that ``MigDeviceConfig.placement.policy`` takes."""
 
 
-REUSE_CREDIT = 0.1
+REUSE_CREDIT = WASTE_CHARGE
 """Worth of an instance that need not be made, in the unit of the first entry of a cost.
 
 By the default policy, expected memory slices: a slice is used again unless that is as bad as making

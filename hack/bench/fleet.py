@@ -27,7 +27,7 @@ class Device(NamedTuple):
     move: Move
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Board:
     """One GPU; ``masks``: those of its instances."""
 
@@ -51,6 +51,7 @@ class Fleet:
         for index, board in enumerate(self.boards):
             self.nodes[board.node].append(index)
         self.pods = [0] * len(nodes)
+        self.changes = 0
         self.demand = Demand()
         self.groups: dict[State, set[int]] = {}
         self._census: dict[MoveTable, Census] = {}
@@ -71,6 +72,10 @@ class Fleet:
         """GPUs without any slice."""
         return sum(len(m) for (_, usage, _), m in self.groups.items() if usage == EMPTY)
 
+    def census(self, table: MoveTable) -> Census:
+        """GPUs of a geometry, and what fits there."""
+        return self._census[table]
+
     def weights(self, table: MoveTable) -> Weights:
         """As of ``dra.allocator.fleet.Fleet``."""
         known = self._weights.get(table)
@@ -78,6 +83,22 @@ class Fleet:
             shares = self.demand.shares(table.geometry)
             known = self._weights[table] = scarcity_weights(self._census[table], shares)
         return known
+
+    def in_the_way(self, name: str) -> int | None:
+        """The fewest slices in the place of one of a profile; None if less than it takes is free.
+
+        Whether these fit elsewhere is not asked.
+        """
+        free, fewest = 0, list[int]()
+        for board in self.boards:
+            profile = board.table.geometry.by_name(name)
+            if profile is None:
+                continue
+            free += board.table.geometry.memory_slices - board.usage.mask.bit_count()
+            fewest += [
+                sum(bool(mask & place.mask) for mask in board.masks) for place in profile.placements
+            ]
+        return min(fewest) if free >= self.size(name) else None
 
     def take(self, devices: Sequence[Device]) -> None:
         """Give out slices, in this order, as one pod."""
@@ -89,6 +110,7 @@ class Fleet:
             self._count(gpu, 1)
             self.demand.observe(profile.name)
         self._weights.clear()
+        self.changes += 1
         self.pods[self.boards[devices[0].gpu].node] += 1
 
     def give_back(self, devices: Sequence[Device]) -> None:
@@ -104,6 +126,7 @@ class Fleet:
             board.masks.remove(move.placement.mask)
             self._count(gpu, 1)
         self._weights.clear()
+        self.changes += 1
         self.pods[self.boards[devices[0].gpu].node] -= 1
 
     def _count(self, index: int, number: int) -> None:

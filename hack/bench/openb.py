@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dra.gpu.geometry import Geometry
@@ -52,6 +52,12 @@ def read(path: Path, shape: Geometry) -> list[Job]:
             asked = count * milli / _MILLI
             jobs.append(Job(created, max(1.0, deleted - begun), profile, count, whole, asked))
     return sorted(jobs, key=lambda job: job.created)
+
+
+def moved(jobs: Iterable[Job], times: Iterable[float]) -> list[Job]:
+    """The same pods, created at these times."""
+    again = (replace(job, created=time) for job, time in zip(jobs, times, strict=True))
+    return sorted(again, key=lambda job: job.created)
 
 
 def peak(jobs: Iterable[Job], shape: Geometry) -> float:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from operator import add, itemgetter
+from operator import add, itemgetter, mul
 
 from dra.allocator.moves import Move, MoveTable
-from dra.allocator.score import POLICIES, Cost
+from dra.allocator.score import POLICIES, Cost, poisson_tail
 from dra.gpu.geometry import Usage
 from dra.resourceslices.partitions import placements_in_order
 from hack.bench.fleet import Cheapest, Chooser, Device, Fleet, Judge, State, judge
+
+_SELDOM = 0.01
 
 
 def first_fit(_state: State, _move: Move) -> Cost:
@@ -49,17 +51,49 @@ def mfi(state: State, move: Move) -> Cost:
     return (grown, move.free)
 
 
+def scarcity(fleet: Fleet) -> Judge:
+    """Loss of places for the profiles of which few are left, and of slices for every packing.
+
+    Places are scarce for a tenth of the fleet's slices in requests to come, however full it is.
+    """
+    known: dict[tuple[MoveTable, int], tuple[list[float], tuple[int]]] = {}
+
+    def weights(table: MoveTable) -> tuple[list[float], tuple[int]]:
+        shape, census = table.geometry, fleet.census(table)
+        shares = fleet.demand.shares(shape)
+        requests = 0.1 * census.gpus * shape.memory_slices / sum(map(mul, shares, shape.sizes))
+        placements = [
+            size * (poisson_tail(requests * share, left) + 1e-4 * share)
+            for size, share, left in zip(shape.sizes, shares, census.feasible, strict=True)
+        ]
+        return placements, (sum((share >= _SELDOM) << index for index, share in enumerate(shares)),)
+
+    def cost(state: State, move: Move) -> Cost:
+        table, _, instances = state
+        if (table, fleet.changes) not in known:
+            known.clear()
+            known[table, fleet.changes] = weights(table)
+        placements, wanted = known[table, fleet.changes]
+        lost = sum(map(mul, placements, move.loss)) + 0.1 * move.waste[wanted]
+        return (lost, move.free, -instances)
+
+    return cost
+
+
 def fgd(fleet: Fleet) -> Judge:
     """Least growth of what the known mix cannot use (fragmentation gradient descent).
 
     Weng et al., "Beware of Fragmentation", USENIX ATC 2023: what is free on a GPU is lost to the
     profiles that do not fit there, each by its share of the requests.
     """
+    known: dict[tuple[MoveTable, int], tuple[float, ...]] = {}
 
     def unusable(table: MoveTable, usage: Usage) -> float:
+        if (table, fleet.changes) not in known:
+            known.clear()
+            known[table, fleet.changes] = fleet.demand.shares(table.geometry)
+        shares, fits = known[table, fleet.changes], table.feasible(usage)
         free = table.geometry.memory_slices - usage.mask.bit_count()
-        shares = fleet.demand.shares(table.geometry)
-        fits = table.feasible(usage)
         return free * sum(share for share, number in zip(shares, fits, strict=True) if not number)
 
     def cost(state: State, move: Move) -> Cost:
@@ -133,6 +167,7 @@ PEERS: Mapping[str, Callable[[Fleet], Chooser]] = {
     "first-fit": lambda fleet: Cheapest(fleet, first_fit, changes=False),
     "mfi": lambda fleet: Cheapest(fleet, mfi, changes=False),
     "fgd": lambda fleet: Cheapest(fleet, fgd(fleet)),
+    "scarcity": lambda fleet: Cheapest(fleet, scarcity(fleet)),
     **{name: _of_product(name) for name in POLICIES},
 }
 """By name, what makes a way to place slices on a fleet."""

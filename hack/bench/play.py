@@ -31,7 +31,8 @@ class Played:
 
     ``asked``, ``placed``: requests; ``slices_asked``, ``slices``: their memory slices. ``waits``:
     by profile, the seconds until requests were placed, until the end of the play for those that
-    never were. ``unused``: GPUs without any slice, as a mean over time.
+    never were. ``unused``: GPUs without any slice, as a mean over time. ``moves``: of requests for
+    one slice that were refused although as much was free, the slices in the way at the least.
     """
 
     asked: int = 0
@@ -40,13 +41,16 @@ class Played:
     slices: int = 0
     waits: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     unused: float = 0.0
+    moves: list[int] = field(default_factory=list)
 
     @property
     def accepted(self) -> Figures:
-        """Accepted requests and memory slices, in percent."""
+        """Accepted requests and memory slices in percent, unused GPUs, moves of a hundred."""
         return {
             "requests": 100 * self.placed / self.asked,
             "slices": 100 * self.slices / self.slices_asked,
+            "unused": self.unused,
+            "moves": 100 * sum(self.moves) / self.asked,
         }
 
     @property
@@ -87,8 +91,13 @@ class _Play:
         if ask.at >= self._since:
             self._played.asked += 1
             self._played.slices_asked += self._slices(ask)
-        if not self._start(ask) and queues:
+        if self._start(ask):
+            return
+        if queues:
             self._waiting.append(ask)
+        elif ask.count == 1 and ask.at >= self._since:
+            moves = self._fleet.in_the_way(ask.profile)
+            self._played.moves += [] if moves is None else [moves]
 
     def pass_time(self, until: float) -> None:
         while self._ends and self._ends[0][0] <= until:

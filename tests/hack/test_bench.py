@@ -16,11 +16,13 @@ from dra.allocator.score import POLICIES
 from dra.gpu.geometry import Occupant, Placement
 from dra.gpu.inventory import AllocatorKind
 from hack.bench import allocate, cluster, objects, openb, placement
+from hack.bench.bound import bounds, facets, most_slices
 from hack.bench.fleet import Cheapest, Fleet, judge
-from hack.bench.objects import geometry
+from hack.bench.objects import MIXES, geometry
 from hack.bench.peers import PEERS, fragmentation
 from hack.bench.play import Ask, play
 from hack.bench.site import partitionable
+from hack.bench.traffic import steady
 from tests.controller.helpers.deciding import problem
 from tests.controller.helpers.objects import FINALIZER, claim, gpu, mignode, request
 from tests.controller.helpers.objects import cluster as cluster_of
@@ -38,16 +40,38 @@ d,1,1,1,110,,LS,Pending,20,60,
 """
 
 
-@pytest.mark.parametrize("scenario", [*placement.SCENARIOS, *placement.OF_TRACE])
-def test_every_policy_has_a_row_in_every_placement_table(scenario: str, tmp_path: Path) -> None:
-    arguments = ["--replications", "1", "--gpus", "4", "--scenario", scenario]
-    if scenario in placement.OF_TRACE:
-        (tmp_path / "trace.csv").write_text(TRACE)
-        arguments += ["--trace", str(tmp_path / "trace.csv")]
+def test_each_figure_of_a_scene_has_a_row_with_its_bounds(tmp_path: Path) -> None:
+    (tmp_path / "trace.csv").write_text(TRACE)
+    scenes = ["openb 1.25", "openb in 8 h", "openb at its times"]
+    arguments = ["--seeds", "2", "--only", f"^({'|'.join(scenes)})$", "--workers", "1"]
+    arguments += ["--trace", str(tmp_path / "trace.csv")]
     result = CliRunner().invoke(placement.main, arguments, catch_exceptions=False)
     assert result.exit_code == 0
-    rows = [line.split()[0] for line in result.output.splitlines() if line.startswith((*PEERS,))]
-    assert rows == list(PEERS)
+    head, *lines = result.output.splitlines()
+    assert head.split()[4:-5] == ["possible", "moving", *PEERS]
+    of_loss, of_queue = ("requests", "slices", "unused", "moves"), ("wait", "worst p95")
+    figures = {scenes[0]: of_loss, scenes[1]: of_loss, scenes[2]: of_queue}
+    rows = [(line[:30].strip(), line[30:40].strip()) for line in lines]
+    assert rows == [(scene, figure) for scene, every in figures.items() for figure in every]
+
+
+def test_no_way_to_place_exceeds_the_bounds() -> None:
+    """A scene of few GPUs, which are short."""
+    assert max(f[0] for f in facets(TABLE.geometry)) == pytest.approx(1 / 7), "compute of a 1g"
+    for seed in range(4):
+        scene = steady([MIXES["bimodal"]], 1.2, seed, gpus=8)
+        limits = bounds(scene)
+        for way in PEERS.values():
+            fleet = Fleet(scene.nodes)
+            found = play(scene.asks, fleet, way(fleet), since=scene.since).accepted
+            assert found["slices"] < limits["possible slices"] < 100
+            assert limits["moving slices"] <= limits["possible slices"]
+
+
+def test_the_bound_of_what_stays_is_the_best_packing() -> None:
+    asks = [Ask(n, name, None) for n, name in enumerate(["4g.40gb"] * 3 + ["3g.40gb"] * 3)]
+    assert most_slices(asks, TABLE.geometry, 2) == 16.0
+    assert most_slices(asks[:3], TABLE.geometry, 2) == 8.0, "a 4g stands at 0 alone"
 
 
 @pytest.mark.parametrize("policy", [*POLICIES, "steered"])

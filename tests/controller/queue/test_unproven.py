@@ -48,6 +48,7 @@ class Site:
         self.pods: dict[str, Obj] = {}
         self._pauses: dict[str, float] = {}
         self._later: dict[str, float] = {}
+        self.refused: set[str] = set()
 
     def publish(self, node: str, count: int) -> None:
         pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
@@ -80,6 +81,7 @@ class Site:
         if self.bench.time < self._later.get(name, 0.0):
             return
         if self.tapes[where] == 0:
+            self.refused.add(where)
             pause = self._pauses[name] = min(self._longest, 2 * self._pauses.get(name, 0.5))
             self._later[name] = self.bench.time + pause
             self.bench.change_claim(name, allocation=None)
@@ -218,10 +220,15 @@ def test_where_what_is_published_proves_wrong_each_node_is_tried_once() -> None:
     site.tapes = {**dict.fromkeys(FAR, 0), "far17": 7}
     began = site.bench.time
     site.start(6)
+    sent = {(name, site.bench.node_of(name)) for name in site.unanswered}
+    assert len({node for _, node in sent}) == 1
     while site.bound < 6 and site.bench.time < began + 60:
+        refused = set(site.refused)
         site.round()
+        new = {(name, site.bench.node_of(name)) for name in site.unanswered} - sent
+        assert not {node for _, node in new} & refused
+        sent |= new
     assert site.bound == 6
-    assert site.allocations <= len(FAR) + 2 * 6
 
 
 @pytest.mark.parametrize("published", [False, True])

@@ -3,7 +3,7 @@ from __future__ import annotations
 import math
 import random
 import tracemalloc
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import pytest
@@ -31,16 +31,22 @@ from dra.gpu.geometry import EMPTY, Geometry, Occupant, Placement, Usage
 from tests.dra.gpus import A100, THIRDS
 
 
-def choose(policy: Policy, gpus: list[Usage], name: str) -> tuple[int, Placement]:
+def choose(
+    policy: Policy, gpus: list[Usage], name: str, before: Mapping[str, int] | None = None
+) -> tuple[int, Placement]:
     """GPU index and placement that the policy prefers among the A100s ``gpus``.
 
-    Each memory slice in use counts as an instance, since a usage does not tell how many there are.
+    ``before``: requests by profile that came before. Each memory slice in use counts as an
+    instance, since a usage does not tell how many there are.
     """
-    table = MoveTable(A100)
+    table, demand = MoveTable(A100), Demand(memory=1e6)
     census = Census(table)
+    for profile_name, count in (before or {}).items():
+        for _ in range(count):
+            demand.observe(profile_name)
     for usage in gpus:
         census.add(usage)
-    weights = scarcity_weights(census, Demand().shares(A100))
+    weights = scarcity_weights(census, demand.shares(A100))
     profile = A100.by_name(name)
     assert profile is not None
     ranked = [
@@ -83,7 +89,7 @@ def test_slices_that_no_packing_can_use_are_waste() -> None:
     last = {m.placement.start: m for m in table.moves(almost_full, seven)}
     assert list(last) == [6]
     assert table.usable(almost_full, table.every) == 2, "1g.10gb at 6 would use both that are left"
-    assert last[6].waste[table.every] == 1
+    assert last[6].waste[table.every,] == 1
 
 
 def strange_usages(number: int) -> list[Usage]:
@@ -138,40 +144,87 @@ def test_a_slice_that_only_an_unwanted_profile_can_use_is_waste() -> None:
     assert two is not None
     without = table.every & ~(1 << [p.name for p in A100.profiles].index("1g.10gb"))
     moves = {m.placement.start: m for m in table.moves(EMPTY, two)}
-    assert [moves[4].waste[w] for w in (table.every, without)] == [0, 1], "1g.10gb at 6 or 1g at 6"
-    assert [moves[0].waste[w] for w in (table.every, without)] == [0, 0]
+    assert [moves[4].waste[w,] for w in (table.every, without)] == [0, 1], "1g.10gb at 6 or 1g at 6"
+    assert [moves[0].waste[w,] for w in (table.every, without)] == [0, 0]
+    assert moves[4].waste[table.every, without] == 1 / 2, "the mean over sets of profiles"
 
 
-def test_sws_keeps_no_slices_for_what_is_seldom_asked_for() -> None:
-    table, demand = MoveTable(A100), Demand()
-    census, two = Census(table), A100.by_name("2g.10gb")
-    assert two is not None
-    census.add(EMPTY, count=8)
+PARTS = {"1g.5gb": 60, "1g.10gb": 60, "2g.10gb": 60}
+"""Requests by profile; nobody asks for a whole GPU."""
 
-    def start() -> int:
-        weights = scarcity_weights(census, demand.shares(A100))
-        situation = Situation(EMPTY, 0, weights)
-        return min(table.moves(EMPTY, two), key=lambda m: sws(situation, m)).placement.start
+WHOLES = {"7g.40gb": 160, "4g.20gb": 26, "3g.20gb": 12, "2g.10gb": 8}
+HALF_LEFT = {
+    "of no use to 4g.20gb": usage((5, 0, 4)),
+    "the place of 4g.20gb": usage((9, 4, 4)),
+}
+TWO_LEFT = usage((9, 0, 4), (14, 4, 2))
+"""Slices 6 and 7 are free."""
 
-    assert start() == 4, "1g.10gb may come and use what is left above it"
-    for name in ("1g.5gb", "2g.10gb", "3g.20gb", "7g.40gb") * 100:
-        demand.observe(name)
-    assert start() in {0, 2}
+CHOSEN: dict[str, tuple[list[Usage], dict[str, int], str, tuple[int, set[int]]]] = {
+    "a GPU that is in use is filled before another is begun": (
+        [EMPTY, usage((19, 6, 1)), EMPTY],
+        {},
+        "1g.5gb",
+        (1, {4, 5}),
+    ),
+    "0 to 3 is where 4g.20gb must go, and beside 6 slice 7 would be lost": (
+        [EMPTY],
+        {},
+        "1g.5gb",
+        (0, {4, 5}),
+    ),
+    "4g.20gb stays possible beside it, which can stand only at 0": (
+        [EMPTY],
+        {},
+        "3g.20gb",
+        (0, {4}),
+    ),
+    "1g.10gb may come and use what is left above it": ([EMPTY] * 8, {}, "2g.10gb", (0, {4})),
+    "nobody asks for 1g.10gb, so that the last slice would be lost": (
+        [EMPTY] * 8,
+        {"1g.5gb": 50, "2g.10gb": 50, "3g.20gb": 50, "7g.40gb": 50},
+        "2g.10gb",
+        (0, {0, 2}),
+    ),
+    "with no demand for whole GPUs, another is begun rather than a slice lost": (
+        [TWO_LEFT, *[EMPTY] * 8],
+        PARTS,
+        "1g.5gb",
+        (1, {4, 5, 6}),
+    ),
+    "with demand for whole GPUs, a slice is lost rather than a whole one": (
+        [TWO_LEFT, *[EMPTY] * 8],
+        {**PARTS, "7g.40gb": 180},
+        "1g.5gb",
+        (0, {6}),
+    ),
+    "a slice that seldom anybody could use is lost rather than a GPU begun": (
+        [TWO_LEFT, *[EMPTY] * 8],
+        {"1g.5gb": 160, "1g.10gb": 8},
+        "1g.5gb",
+        (0, {6}),
+    ),
+    "2g.10gb spoils a half that few ask for, not the place of 4g.20gb, nor a whole GPU": (
+        [*HALF_LEFT.values(), *[EMPTY] * 8],
+        WHOLES,
+        "2g.10gb",
+        (0, {4}),
+    ),
+    "of the last GPUs none is begun, because whole ones would fill them": (
+        [usage((5, 0, 4), (14, 4, 2)), EMPTY],
+        {"1g.5gb": 100, "7g.40gb": 100},
+        "1g.5gb",
+        (0, {6}),
+    ),
+}
+"""By the reason: the GPUs, requests before, the profile, and the GPU and starts that are chosen."""
 
 
-def test_small_slices_fill_the_broken_gpu_before_they_break_a_whole_one() -> None:
-    gpus = [EMPTY, usage((19, 6, 1)), EMPTY]
-    assert choose(sws, gpus, "1g.5gb")[0] == 1
-
-
-def test_the_first_small_slice_spares_the_half_of_4g_and_wastes_nothing() -> None:
-    _, placement = choose(sws, [EMPTY], "1g.5gb")
-    assert placement.start in {4, 5}, "0-3 is where 4g.20gb must go; beside 6, slice 7 is lost"
-
-
-def test_three_plus_four_stay_possible_beside_each_other() -> None:
-    _, placement = choose(sws, [EMPTY], "3g.20gb")
-    assert placement.start == 4, "a 4g.20gb can stand only at 0"
+@pytest.mark.parametrize("why", CHOSEN)
+def test_what_is_chosen_by_default(why: str) -> None:
+    gpus, before, name, (gpu, starts) = CHOSEN[why]
+    index, placement = choose(sws, gpus, name, before)
+    assert (index, placement.start in starts) == (gpu, True), f"{placement}: {why}"
 
 
 def test_seven_small_slices_share_one_gpu_and_leave_the_other_whole() -> None:
@@ -221,6 +274,9 @@ def test_demand_starts_uniform_over_sizes_and_learns() -> None:
     before = dict(zip((p.name for p in A100.profiles), demand.shares(A100), strict=True))
     assert before["1g.5gb+me"] == 0.0
     assert before["1g.5gb"] == before["7g.40gb"] == pytest.approx(1 / 6)
+    demand.observe("7g.40gb")
+    one = dict(zip((p.name for p in A100.profiles), demand.shares(A100), strict=True))
+    assert one["7g.40gb"] == pytest.approx((1 + 1 / 6) / 2), "the start counts as one request"
     for _ in range(50):
         demand.observe("7g.40gb")
     after = dict(zip((p.name for p in A100.profiles), demand.shares(A100), strict=True))
@@ -238,8 +294,8 @@ def test_old_demand_fades() -> None:
 
 
 def test_among_equals_sws_takes_the_gpu_with_more_instances() -> None:
-    move = Move(Placement(0, 1), 19, EMPTY, (0,), {1: 0}, 8)
-    few, many = (Situation(EMPTY, n, Weights((1.0,), 1)) for n in (1, 4))
+    move = Move(Placement(0, 1), 19, EMPTY, (0,), {(1,): 0}, 8)
+    few, many = (Situation(EMPTY, n, Weights((1.0,), (1,))) for n in (1, 4))
     assert sws(many, move) < sws(few, move)
 
 
@@ -289,5 +345,5 @@ def test_a_move_never_creates_room(geometry: Geometry) -> None:
                 moves.append(move)
                 todo.append(move.after)
     assert all(n >= 0 for m in moves for n in m.loss)
-    assert all(m.waste[table.every] >= 0 for m in moves)
+    assert all(m.waste[table.every,] >= 0 for m in moves)
     assert len(seen) < 2000

@@ -20,8 +20,8 @@ from tests.dra.gpus import A100, THIRDS
 
 TABLES = {id(g): MoveTable(g) for g in (A100, THIRDS)}
 WEIGHTS = {
-    id(A100): Weights((0.3, 0.1, 0.2, 0.4, 0.9, 1.1, 2.0), 0b1111011),
-    id(THIRDS): Weights((0.5, 0.2, 1.0), 0b111),
+    id(A100): Weights((0.3, 0.1, 0.2, 0.4, 0.9, 1.1, 2.0), (0b1111011, 0b11)),
+    id(THIRDS): Weights((0.5, 0.2, 1.0), (0b111, 0b1)),
 }
 
 
