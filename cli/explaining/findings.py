@@ -123,6 +123,7 @@ REMEDIES: Mapping[str, str] = {
     Reason.MIXED: "put devices of different drivers into separate claims",
     Reason.REFUSED: "see that the controller's RBAC is that of the chart (kubectl mig doctor)",
     PREPARE_FAILED: "delete the pod, so that its claim is placed elsewhere, and see to the node",
+    MisfitReason.NO_NODE: "bring the node back, or delete the pod",
     MisfitReason.NOT_READY: "see why the node is not ready (kubectl describe node)",
     MisfitReason.UNSCHEDULABLE: "kubectl uncordon, when the work on it is done",
     MisfitReason.HOST_USERS: "take 'hostUsers: false' out of the pod, or give the node's plugin "

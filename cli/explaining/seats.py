@@ -16,6 +16,7 @@ from dra.claims.reasons import Reason
 from dra.common.resources import at
 from dra.gpu.inventory import ClaimRef
 from dra.gpu.names import DeviceNameError, GpuDevice, parse_device
+from dra.pods.nodefit import NOT_READY, MisfitReason
 from dra.pods.pods import Pod
 from dra.pods.rules import find_obstacle
 
@@ -84,7 +85,12 @@ def find_seated(
         return Progress.ENDING, (_ending(pod, facts, told), *troubles)
     if not pod.node:
         return Progress.ALLOCATED, (*troubles, elsewhere or _unbound(pod, facts, told), *unseen)
-    if silence := facts.site.silence(pod.node):
+    node = facts.hosts.facts.get(pod.node)
+    if facts.nodes and (node is None or any(t["key"] in NOT_READY for t in node.taints)):
+        reason = MisfitReason.NOT_READY if node is not None else MisfitReason.NO_NODE
+        state = "is not ready" if node is not None else "does not exist any more"
+        troubles = (*troubles, finding(reason, f"node {pod.node} {state}"))
+    elif silence := facts.site.silence(pod.node):
         troubles = (*troubles, finding(Why.PLUGIN_GONE, f"node {pod.node}: {silence}"))
     if pod.phase == "Running":
         return Progress.RUNNING, (*troubles, *unseen)

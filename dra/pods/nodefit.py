@@ -20,7 +20,8 @@ from dra.pods.pods import Amounts, PodNeeds, amounts
 from dra.pods.selectors import matches_terms
 
 _UNSCHEDULABLE = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
-_NOT_READY = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+NOT_READY = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+"""Taints of nodes that are not ready."""
 """Taints by which Kubernetes tells that a node is not ready."""
 
 _DELEGATED = "deviceclass.resource.kubernetes.io/"
@@ -168,7 +169,7 @@ def _barred(pod: PodNeeds, node: NodeFacts) -> Misfit | None:
     for taint in node.taints:
         if not tolerates(pod.tolerations, taint):
             text = f"untolerated taint {taint['key']}={taint['value']}:{taint['effect']}"
-            if taint["key"] in _NOT_READY:
+            if taint["key"] in NOT_READY:
                 return Misfit(MisfitReason.NOT_READY, f"node not ready: {text}")
             return Misfit(MisfitReason.TAINTED, text)
     return None

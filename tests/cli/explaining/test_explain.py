@@ -418,3 +418,15 @@ def test_a_selector_that_misses_a_profile_by_little_is_told_before_and_after(
     for found in (waiting, seated):
         (missed,) = [each for each in found if each["reason"] == "ProfileMissed"]
         assert "3g.20gb with 19968Mi misses by little: the next is 7g.40gb" in missed["message"]
+
+
+def test_a_running_pod_on_a_node_that_is_gone_or_not_ready_is_told_so(
+    classes: World, mig: Mig
+) -> None:
+    unreachable = {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}
+    classes.add_node("node-a", taints=[unreachable])
+    for name, where in (("p", "node-a"), ("q", "node-gone")):
+        classes.hold(f"c-{name}", where, "gpu-0-mig-3g20gb-9-4", pod_name=name)
+    found = {name: mig("explain", name, "-o", "json").json for name in ("p", "q")}
+    assert [each["state"] for each in found.values()] == ["Running"] * 2
+    assert [each["reason"] for each in found.values()] == ["NodeNotReady", "NoSuchNode"]
