@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from dra.claims.reasons import NodeReason
 from dra.common.resources import Obj
@@ -102,7 +102,7 @@ class Rebuild:
     def _look_about(self, ref: ClaimRef) -> list[str]:
         if self._is_settled(ref.uid):
             return []
-        doubts = self._look_for([ref])
+        doubts = self._look_for([ref], about=ref.uid)
         if not doubts:
             self._settled.add(ref.uid)
         return doubts
@@ -121,20 +121,29 @@ class Rebuild:
         if self._pause.left(now):
             return [self._failure]
         self._pause.fail(now)
-        return self._find(self._claims.listed(), are_all=True)
+        return self._find([*self._claims.listed()], are_all=True)
 
-    def _look_for(self, refs: Iterable[ClaimRef]) -> list[str]:
-        return self._find(obj for ref in refs if (obj := self._claims.find(ref)) is not None)
+    def _look_for(self, refs: Iterable[ClaimRef], *, about: str = "") -> list[str]:
+        found = (obj for ref in refs if (obj := self._claims.find(ref)) is not None)
+        return self._find([*found], about=about)
 
-    def _find(self, claims: Iterable[Obj], *, are_all: bool = False) -> list[str]:
-        """Look for those devices of ``claims`` that are due.
+    def _find(
+        self, claims: Collection[Obj], *, are_all: bool = False, about: str = ""
+    ) -> list[str]:
+        """Look for those devices of ``claims`` that are due, and for those that kubelet gives pods.
 
         ``are_all``: these are all claims of this node, so their devices are all that are due.
-        Returns the reasons why some could not be looked for.
+        ``about``: UID of the only claim in question, or empty. Returns the reasons why some could
+        not be looked for.
         """
         doubts: list[str] = []
-        # What kubelet gives to pods is theirs, also of a claim that is gone.
-        given = {each.key: each for each in self._holders.given()}
+        # A claim may be gone while a pod has its devices. Kubelet lists them a little longer than
+        # until Unprepare: a claim that was looked for before is done.
+        given = {
+            each.key: each
+            for each in (self._holders.given() if not (about and claims) else ())
+            if about in {"", each.claim.uid} and each.claim.uid not in self._settled
+        }
         for obj in claims:
             try:
                 found = self._claims.given_here(obj)

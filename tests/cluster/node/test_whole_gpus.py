@@ -105,4 +105,5 @@ def test_a_quota_counts_a_gpu_whose_claim_was_deleted_under_its_pod(
     )
     assert not device(site, "second")
     site.api.delete("Pod", "first")
-    site.workload.wait_for_phase("second", "Running", timeout=SOON)
+    # A kubelet that was restarted gives a container 30 s to end, whatever its pod's spec says.
+    site.workload.wait_for_phase("second", "Running", timeout=2 * SOON)
