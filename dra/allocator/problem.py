@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -17,16 +18,18 @@ from dra.claims.claims import (
     crowded,
     find_crowd,
     has_several_containers,
+    read_claim,
 )
 from dra.claims.reader import Fault, KnownClaim, ReadClaims, Reader, read_claims
 from dra.claims.reasons import Obstacle, Reason
 from dra.claims.requests import requested_settings
 from dra.claims.wants import ClaimWants, Want
-from dra.common.resources import ObjectKey
+from dra.common.resources import ObjectKey, at
 from dra.gpu.geometry import Placement
 from dra.gpu.inventory import ClaimRef
 from dra.gpu.names import finalizer, gpu_name, mig_device
 from dra.gpu.shares import ANY_TENANT, Ask, Share
+from dra.limits.rewriting import LABEL_VALUE, is_template_name, opt_in_label, template
 from dra.pods.pods import Pod
 from dra.pods.residents import Hosts
 from dra.pods.rules import Rules, find_obstacle, find_rules
@@ -261,7 +264,8 @@ def examine(pod: Pod, known: Surroundings, reader: Reader, *, stops_early: bool 
     if present is None:
         return _INCOMPLETE
     claims = read_claims(present, reader, stops_early=stops_early)
-    if faults := claims.faults or _find_crowded(pod, present, claims, reader):
+    faults = _find_replaced(pod, present, known, reader.driver) or claims.faults
+    if faults := faults or _find_crowded(pod, present, claims, reader):
         return Examined(faults[0], faults[0].obstacle, faults=faults)
     if claims.going:
         return _INCOMPLETE._replace(found=Incomplete(claims.going))
@@ -334,6 +338,43 @@ def _find_crowded(
             problem = crowded(container, crowd)
             return (Fault(ours[crowd[0].claim].ref, Obstacle(Reason.BAD_CONFIG, problem)),)
     return ()
+
+
+def _find_replaced(
+    pod: Pod, present: list[KnownClaim], known: Surroundings, driver: str
+) -> tuple[Fault, ...]:
+    """Fault of a claim for limits that does not ask for what its template's name says; or nothing.
+
+    Whoever charges by limits charges for the name.
+    """
+    namespace = pod.key[0]
+    labels = known.hosts.residents.labels_of(namespace)
+    if labels.get(opt_in_label(driver)) != LABEL_VALUE:
+        return ()
+    entries = at(pod.obj, "spec", "resourceClaims")
+    templates = {e["name"]: e.get("resourceClaimTemplateName") or "" for e in entries}
+    named = {claim: templates.get(entry, "") for entry, claim in pod.claims.items()}
+    for claim in (each.claim for each in present):
+        template_name = named.get(claim.ref.name, "")
+        if is_template_name(template_name) and claim.owner_pod_uid == pod.uid:
+            meant = _meant(template_name, driver)
+            said = (claim.requests, claim.constraints, claim.config)
+            if said != (meant.requests, meant.constraints, meant.config):
+                problem = (
+                    f"ResourceClaimTemplate {template_name!r} stands for limits of pods, and was "
+                    "replaced: the claim asks for something else than its name says; delete it "
+                    f"(kubectl delete resourceclaimtemplate {template_name} -n {namespace}), and "
+                    "the pod once the controller has made it anew"
+                )
+                return (Fault(claim.ref, Obstacle(Reason.UNSUPPORTED, problem)),)
+    return ()
+
+
+@functools.cache
+def _meant(template_name: str, driver: str) -> Claim:
+    """The claim that a template for limits stands for."""
+    spec = template(template_name, "", driver=driver)["spec"]["spec"]
+    return read_claim({"metadata": {"name": "", "namespace": "", "uid": ""}, "spec": spec})
 
 
 def _claims_of(pod: Pod, known: Surroundings) -> list[KnownClaim] | None:

@@ -157,6 +157,10 @@ class Residents:
         self.version += 1
         return True
 
+    def labels_of(self, namespace: str) -> Labels:
+        """The labels of a namespace; none if it is not known."""
+        return self._namespaces.get(namespace, _NO_LABELS)
+
     def on(self, node: str) -> Collection[Pod]:
         """The pods on a node."""
         if self._on is None:

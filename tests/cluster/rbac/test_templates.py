@@ -9,7 +9,8 @@ import pytest
 
 from dra.common.resources import Obj
 from dra.limits.rewriting import template
-from hack.cluster.api import Api, collection
+from hack.cluster.api import Api, ApiError, collection
+from sim.processes import wait_for
 from tests.cluster.rbac.requests import APPLY, DRIVER, refusal
 
 OPTED, APART = "opted", "apart"
@@ -19,12 +20,36 @@ OPTED, APART = "opted", "apart"
 def namespaces(admin: Api) -> Iterator[None]:
     for name, value in ((OPTED, "claims"), (APART, "no")):
         # So that it is not the API server that refuses adminAccess.
-        labels = {f"{DRIVER}/limits": value, "resource.kubernetes.io/admin-access": "true"}
+        labels = {"resource.kubernetes.io/admin-access": "true"}
         metadata = {"name": name, "labels": labels}
         admin.create({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
+        for each in THEIRS if name == OPTED else ():
+            admin.create(theirs(each))
+        admin.patch("Namespace", name, {"metadata": {"labels": {f"{DRIVER}/limits": value}}})
+    again = theirs("nvidia.com-mig-3g.20gb")
+    path = f"{collection('ResourceClaimTemplate', namespace=OPTED)}?dryRun=All"
+
+    def guarded() -> bool:
+        try:
+            admin.request("POST", path, body=again)
+        except ApiError as error:
+            return "is made by the controller alone" in str(error)
+        return False
+
+    wait_for("label of the namespace", guarded)
     yield
     for name in (OPTED, APART):
         admin.delete("Namespace", name)
+
+
+THEIRS = ("nvidia.com-mig-2g.10gb", "nvidia.com-gpumem-6000")
+"""Templates that somebody had made before the namespace opted in; afterwards nobody may."""
+
+
+def theirs(name: str) -> Obj:
+    body = copy.deepcopy(template(name, OPTED, driver=DRIVER))
+    del body["metadata"]["labels"]
+    return body
 
 
 def where(body: Obj) -> str:
@@ -62,11 +87,8 @@ def test_none_that_is_not_marked_as_its_own_or_has_another_name(controller: Api)
         assert "only that it made" in refused(controller, each)
 
 
-def test_none_that_somebody_else_made(controller: Api, admin: Api) -> None:
-    body = template("nvidia.com-mig-2g.10gb", OPTED, driver=DRIVER)
-    theirs = copy.deepcopy(body)
-    del theirs["metadata"]["labels"]
-    admin.create(theirs)
+def test_none_that_somebody_else_made(controller: Api) -> None:
+    body = template(THEIRS[0], OPTED, driver=DRIVER)
     assert "only that it made" in refused(controller, body)
 
 
@@ -81,11 +103,8 @@ def test_none_that_looks_at_gpus_or_configures_another_driver(controller: Api) -
 
 def test_those_that_it_made_it_may_delete_and_no_others(controller: Api, admin: Api) -> None:
     made = template("nvidia.com-gpumem-7000", APART, driver=DRIVER)
-    theirs = copy.deepcopy(template("nvidia.com-gpumem-6000", OPTED, driver=DRIVER))
-    del theirs["metadata"]["labels"]
-    for body in (made, theirs):
-        admin.create(body)
-    for body, status in ((theirs, 403), (made, 200)):
+    admin.create(made)
+    for body, status in ((theirs(THEIRS[1]), 403), (made, 200)):
         metadata = body["metadata"]
         path = collection("ResourceClaimTemplate", namespace=metadata["namespace"])
         where = f"{path}/{metadata['name']}"
