@@ -167,15 +167,15 @@ def _said(gpu: GpuAnswer, node: str, site: Site) -> str:
 
 def _seat(seat: Seat, site: Site) -> str:
     slot = seat.slot
-    where = f"{slot.where} of" if slot and slot.placement else "the whole"
+    gpu, where = seat.gpu, f"{slot.where} of" if slot and slot.placement else "the whole"
     if slot is not None and slot.share is not None and slot.placement is None:
         where = "a share of"
-    gpu = seat.gpu
+    what = f"{where} {gpu}" if slot is not None else seat.device
     absent = "not on the node" if site.node(seat.node) is not None else "allocated"
     facts = [f for f in (slot.uuid if slot else "", slot.state if slot else absent) if f]
     facts += _shared(slot, seat.node, gpu, site) if slot is not None and slot.is_shared else []
     trouble = f" ({seat.message})" if seat.ready not in ("", "Prepared") and seat.message else ""
-    return f"claim {seat.claim}: {where} {gpu} on {seat.node}: {', '.join(facts)}{trouble}"
+    return f"claim {seat.claim}: {what} on {seat.node}: {', '.join(facts)}{trouble}"
 
 
 def _shared(slot: Slot, node: str, gpu: str, site: Site) -> list[str]:

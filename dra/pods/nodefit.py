@@ -21,7 +21,6 @@ from dra.pods.selectors import matches_terms
 
 _UNSCHEDULABLE = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 NOT_READY = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
-"""Taints of nodes that are not ready."""
 """Taints by which Kubernetes tells that a node is not ready."""
 
 _DELEGATED = "deviceclass.resource.kubernetes.io/"

@@ -430,3 +430,5 @@ def test_a_running_pod_on_a_node_that_is_gone_or_not_ready_is_told_so(
     found = {name: mig("explain", name, "-o", "json").json for name in ("p", "q")}
     assert [each["state"] for each in found.values()] == ["Running"] * 2
     assert [each["reason"] for each in found.values()] == ["NodeNotReady", "NoSuchNode"]
+    shown = mig("explain", "q").out
+    assert "claim default/c-q: gpu-0-mig-3g20gb-9-4 on node-gone: allocated" in shown
