@@ -38,6 +38,7 @@ from typing import Self
 
 import click
 
+from dra.claims.conditions import sent_to
 from dra.common.resources import PODS, RESOURCE_CLAIMS, Obj, Resource
 from dra.gpu.inventory import AllocatorKind
 from dra.gpu.names import DEFAULT_DRIVER, finalizer
@@ -91,6 +92,7 @@ class Burst:
 
     ``cpu`` is the time of each process until then, ``moments`` when each was bound, and ``waits``
     how long after it was asked for, in seconds; ``mib`` what the controller had at most.
+    ``as_nominated``: how many the controller sent to the node where they were bound.
     """
 
     pods: int
@@ -100,6 +102,7 @@ class Burst:
     mib: int
     moments: tuple[float, ...] = ()
     waits: tuple[float, ...] = ()
+    as_nominated: int = 0
 
     @property
     def rate(self) -> float:
@@ -130,6 +133,7 @@ class Bindings:
         self._draw = random.Random(load.nodes)
         self._numbers = itertools.count()
         self._bound: dict[str, float] = {}
+        self._as_nominated: set[str] = set()
         self._changed = threading.Condition()
         self._mirror = Reflector(api, PODS, field_selector="spec.nodeName!=", on_event=self._take)
 
@@ -167,7 +171,10 @@ class Bindings:
         moments = tuple(sorted(moment - started for moment in bound))
         cpu = {n: s - before.get(n, 0.0) for n, s in self._site.cpu_seconds().items()}
         mib = self._site.memory_mib()
-        return Burst(count, len(bound), last - started, cpu, mib, moments, tuple(sorted(waits)))
+        sent = len(self._as_nominated.intersection(names))
+        return Burst(
+            count, len(bound), last - started, cpu, mib, moments, tuple(sorted(waits)), sent
+        )
 
     def singly(self, count: int, *, limit_seconds: float) -> list[float]:
         """Seconds from the creation of a pod to its binding, one pod after the other."""
@@ -223,6 +230,8 @@ class Bindings:
             name = change.new["metadata"]["name"]
             with self._changed:
                 self._bound.setdefault(name, time.monotonic())
+                if sent_to(change.new, driver=DEFAULT_DRIVER) == change.new["spec"]["nodeName"]:
+                    self._as_nominated.add(name)
                 self._changed.notify_all()
 
 
@@ -372,7 +381,9 @@ def details(row: Row) -> str:
     largest = sorted(each.items(), key=lambda item: -item[1])
     cpu = ", ".join(f"{name} {ms:.2f}" for name, ms in largest if ms >= LEAST)
     bound = "; ".join(_moments(burst) for burst in row.bursts if burst.moments)
-    return f"{row.who}: bound {bound}\n{row.who}, a pod: CPU ms {cpu}"
+    sent = sum(burst.as_nominated for burst in row.bursts)
+    told = f"; {sent} on the nominated node" if sent else ""
+    return f"{row.who}: bound {bound}{told}\n{row.who}, a pod: CPU ms {cpu}"
 
 
 def _moments(burst: Burst) -> str:
