@@ -15,7 +15,6 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 from math import inf
 from typing import Any
 
@@ -98,7 +97,7 @@ class SlicePublisher(WriteLoop):
             driver=options.driver_name,
             node=options.node_name,
             field_manager=options.field_manager,
-            owner=partial(node_owner, common.api, options.node_name),
+            owner=lambda: {**node_owner(common.api, options.node_name), "controller": True},
         )
         own = Inventory(options.node_name, options.pool, options.driver_name)
         self._nothing = offered(own, {}, taints=False)

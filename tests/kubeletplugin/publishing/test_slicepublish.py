@@ -34,6 +34,7 @@ def test_every_placement_is_published_and_belongs_to_the_node(scheduled: Rig) ->
         assert found["metadata"]["name"] == f"{index:04}-{DRIVER}-{scheduled.node}"
         (owner,) = found["metadata"]["ownerReferences"]
         assert (owner["kind"], owner["uid"]) == ("Node", node["metadata"]["uid"])
+        assert owner["controller"] is True, "Kubernetes' own drivers have it, and its tests want it"
         assert found["spec"]["pool"] == {
             "name": scheduled.node,
             "generation": 1,
