@@ -7,9 +7,8 @@ from typing import Any
 
 import msgspec
 
-from api.decoding import decodable
 from dra.claims.stored import keep_claim
-from dra.common.parts import ABSENT, Part, decode, decoded, text_of
+from dra.common.parts import decoded, shape
 from dra.common.resources import (
     EVENTS,
     NAMESPACES,
@@ -54,18 +53,15 @@ def kept(driver: str) -> Mapping[Resource, Keep]:
 
     def pod(raw: msgspec.Raw) -> Obj:
         found: Obj = decoded(keep_pod(raw, annotations))
-        shown = msgspec.json.decode(raw, type=_Pod)
-        status = shown.status or _Status()
-        if text := text_of(status.extended_resource_claim_status):
-            found["status"]["extendedResourceClaimStatus"] = decode(text)
-        if status.conditions:
-            found["status"]["conditions"] = [*map(_condition, status.conditions)]
-        containers = (shown.spec.containers if shown.spec is not None else None) or ()
-        for body, of in zip(at(found, "spec", "containers"), containers, strict=False):
-            body["image"] = of.image[:_TEXT]
-            body["args"] = [arg[:_TEXT] for arg in (of.args or ())[:_MOST]]
-        if shown.metadata is not None and shown.metadata.finalizers:
-            names = shown.metadata.finalizers[:_MOST]
+        shown: Obj = _POD.decode(raw)
+        found["status"] |= at(shown, "status", default={})
+        if conditions := at(shown, "status", "conditions"):
+            found["status"]["conditions"] = [*map(_condition, conditions)]
+        bodies = zip(at(found, "spec", "containers"), at(shown, "spec", "containers"), strict=False)
+        for body, of in bodies:
+            body["image"] = of.get("image", "")[:_TEXT]
+            body["args"] = [arg[:_TEXT] for arg in at(of, "args")[:_MOST]]
+        if names := at(shown, "metadata", "finalizers")[:_MOST]:
             found["metadata"]["finalizers"] = [name[:_TEXT] for name in names]
         return found
 
@@ -80,29 +76,15 @@ def kept(driver: str) -> Mapping[Resource, Keep]:
     }
 
 
-class _Container(Part):
-    image: str = ""
-    args: list[str] | None = None
-
-
-class _Metadata(Part):
-    finalizers: list[str] | None = None
-
-
-class _Spec(Part):
-    containers: list[_Container] | None = None
-
-
-class _Status(Part):
-    conditions: list[Obj] | None = None
-    extended_resource_claim_status: msgspec.Raw = ABSENT
-
-
-@decodable
-class _Pod(Part):
-    metadata: _Metadata | None = None
-    spec: _Spec | None = None
-    status: _Status | None = None
+_POD = msgspec.json.Decoder(
+    shape(
+        {
+            "metadata": {"finalizers": [str]},
+            "spec": {"containers": [{"image": str, "args": [str]}]},
+            "status": {"conditions": [dict], "extendedResourceClaimStatus": Any},
+        }
+    )
+)
 
 
 def _condition(condition: Mapping[str, Any]) -> Obj:

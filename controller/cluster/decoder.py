@@ -18,13 +18,12 @@ from typing import Any
 
 import msgspec
 
-from api.decoding import decodable
 from dra.claims.claims import ALLOCATED_BY, Request, read_requests
 from dra.claims.conditions import MADE, PREPARED
 from dra.claims.otherdevices import trim_slice
 from dra.claims.stored import TOO_MANY, crowded, keep_claim, without_others
 from dra.common.cache import BoundedCache, decoded_weight, json_weight
-from dra.common.parts import decode, decoded
+from dra.common.parts import decode, decoded, shape
 from dra.common.resources import (
     DEVICE_CLASSES,
     MIG_NODES,
@@ -152,9 +151,7 @@ _LABELS_BYTES = 2 * 2**20
 """Small, as labels often differ between the pods of one owner, so that few of them are equal."""
 
 _POD_GROUPS: dict[Resource, Keep] = {
-    kind.at_version(version): partial(keep_pod_group, kind)
-    for kind in KINDS
-    for version in kind.versions
+    kind.at_version(version): keep_pod_group for kind in KINDS for version in kind.versions
 }
 
 _LARGE_BYTES = {PODS: 2**9, RESOURCE_CLAIMS: 2**11}
@@ -167,21 +164,12 @@ _LARGE_LABELS = 2**11
 _CROWDED = f"the large pods of its namespace take more than {NAMESPACE_BYTES // 2**20} MiB together"
 
 
-class _Identity(msgspec.Struct, rename="camel", omit_defaults=True):
-    name: str = ""
-    namespace: str = ""
-    uid: str = ""
-    resource_version: str = ""
-
-
-@decodable
-class _Identified(msgspec.Struct):
-    metadata: _Identity = msgspec.field(default_factory=_Identity)
+_IDENTIFIED = msgspec.json.Decoder(shape({"metadata": dict.fromkeys(_IDENTITY, str)}))
 
 
 def keep_identity(raw: msgspec.Raw) -> Obj:
     """Of an object only which one it is."""
-    found: Obj = msgspec.to_builtins(msgspec.json.decode(raw, type=_Identified))
+    found: Obj = _IDENTIFIED.decode(raw)
     return found
 
 

@@ -47,9 +47,6 @@ limit cannot be written at all.
 TOO_MANY = ["too-many"] * (MOST_FINALIZERS + 1)
 """In the place of finalizers that are not read."""
 
-CUT = "cut"
-"""Field set on a claim whose parameters were left out, as they are too large to be read."""
-
 _FROM_CLASS = "FromClass"
 
 
@@ -188,27 +185,6 @@ class StoredClaim(Part):
             status["devices"] = [msgspec.json.decode(raw) for raw in own]
         return {"metadata": self.metadata.identity | created, "status": status}
 
-    def on_node(self, driver: str, pool: str) -> Obj:
-        """The claim with only its identity, and its devices of ``pool`` with their parameters.
-
-        ``status`` is empty if it has no such devices. ``CUT`` is set if the claim's own parameters
-        are too large to be read; they are left out then.
-        """
-        found: Obj = {"metadata": self.metadata.identity, "status": {}}
-        told = self.status or _Status()
-        given = (told.allocation.devices if told.allocation is not None else None) or _Devices()
-        place = (driver, pool)
-        own = [r for r in given.results or () if (r["driver"], r["pool"]) == place]
-        if not own:
-            return found
-        config, is_cut = _config(given, driver)
-        found["status"] = {
-            "allocation": {"devices": {"results": own, **({"config": config} if config else {})}},
-            "reservedFor": told.reserved_for or [],
-            "devices": [d for d in self.shown(driver) if d["pool"] == pool],
-        }
-        return {**found, CUT: True} if is_cut else found
-
     def shown(self, driver: str) -> list[Obj]:
         """Conditions of the devices of ``driver``."""
         own = (msgspec.json.decode(raw, type=_Device) for raw in self._shown(driver))
@@ -340,8 +316,7 @@ def _allocation(allocation: _Allocation, driver: str) -> Obj:
     """
     given = allocation.devices or _Devices()
     devices: Obj = present({"results": given.results})
-    config, _ = _config(given, driver)
-    if config:
+    if config := _config(given, driver):
         devices["config"] = config
     return present(
         {
@@ -352,15 +327,15 @@ def _allocation(allocation: _Allocation, driver: str) -> Obj:
     )
 
 
-def _config(given: _Devices, driver: str) -> tuple[list[Obj], bool]:
-    """The configuration for ``driver`` that is read, and True if the claim's own is too large."""
+def _config(given: _Devices, driver: str) -> list[Obj]:
+    """The configuration for ``driver`` that is read."""
     if not given.config or all(r.get("driver") != driver for r in given.results or ()):
-        return [], False
+        return []
     own = [each for each in given.config if _is_for(each, driver)]
     of_class = [e for e in own if msgspec.json.decode(e, type=_Config).source == _FROM_CLASS]
     size = sum(map(len, map(bytes, own))) - sum(map(len, map(bytes, of_class)))
     kept = of_class if size > CONFIG_BYTES else own
-    return [msgspec.json.decode(each) for each in kept], len(kept) < len(own)
+    return [msgspec.json.decode(each) for each in kept]
 
 
 def crowded(spec: bytes, results: Iterable[Obj]) -> Obj:

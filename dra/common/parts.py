@@ -8,7 +8,8 @@ its result, to be bounded by their bytes, and shared between objects, before the
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from types import GenericAlias
+from typing import Any, TypedDict
 
 import msgspec
 
@@ -22,7 +23,19 @@ ABSENT = msgspec.Raw()
 
 _NULL = b"null"
 
-T = TypeVar("T")
+
+def shape(fields: Any) -> Any:
+    """A type by which msgspec decodes an object to a dict that has no other ``fields``.
+
+    ``fields``: by name the type of each. A dict of these stands for an object within, a list of one
+    for a list. An object may be null.
+    """
+    if isinstance(fields, list):
+        return GenericAlias(list, (shape(fields[0]),)) | None
+    if not isinstance(fields, dict):
+        return fields
+    types = {name: shape(each) for name, each in fields.items()}
+    return TypedDict("Shape", types, total=False) | None  # type: ignore[operator]
 
 
 class Part(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -54,9 +67,13 @@ def decoded(part: Any, make: Callable[[bytes], Any] = decode) -> Any:
     return part
 
 
-def cut(text: str) -> str:
-    """``text`` with no more characters than ``NAME_LENGTH``."""
-    return text if len(text) <= NAME_LENGTH else text[:NAME_LENGTH]
+def cut(value: Any) -> Any:
+    """``value`` with no more characters than ``NAME_LENGTH`` in any of its texts."""
+    if isinstance(value, str):
+        return value if len(value) <= NAME_LENGTH else value[:NAME_LENGTH]
+    if isinstance(value, dict):
+        return {key: cut(each) for key, each in value.items()}
+    return [*map(cut, value)] if isinstance(value, list) else value
 
 
 class Owner(Part):

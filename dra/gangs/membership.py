@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, NotRequired, TypedDict
+from typing import Any, NamedTuple
 
 import msgspec
 
-from api.decoding import decodable
+from dra.common.parts import shape
 from dra.common.resources import Obj, Resource, at
 from dra.gpu.names import prepare_retry
 
@@ -90,44 +90,25 @@ def read_pod_group(kind: GroupKind, obj: Obj) -> PodGroup:
     return PodGroup(kind, metadata["namespace"], metadata["name"], counts)
 
 
-class _Metadata(TypedDict):
-    name: str
-    namespace: str
-    uid: NotRequired[str]
-    resourceVersion: NotRequired[str]
+_POLICY = {"gang": {"minCount": Any}}
+_GROUP = msgspec.json.Decoder(
+    shape(
+        {
+            "metadata": {"name": str, "namespace": str, "uid": str, "resourceVersion": str},
+            "spec": {
+                "schedulingPolicy": _POLICY,
+                "podGroups": [{"name": str, "policy": _POLICY}],
+                "minMember": Any,
+            },
+        }
+    )
+)
 
 
-class _Gang(TypedDict, total=False):
-    minCount: Any
-
-
-class _Policy(TypedDict, total=False):
-    gang: _Gang
-
-
-class _Part(TypedDict, total=False):
-    name: str
-    policy: _Policy
-
-
-class _Spec(TypedDict, total=False):
-    schedulingPolicy: _Policy
-    podGroups: list[_Part]
-    minMember: Any
-
-
-@decodable
-class _Group(msgspec.Struct):
-    metadata: _Metadata
-    spec: _Spec = {}
-
-
-def keep_pod_group(kind: GroupKind, raw: msgspec.Raw) -> Obj:
-    """The part of a pod group that is read."""
-    found = msgspec.json.decode(raw, type=_Group)
-    field = {KUBERNETES: "schedulingPolicy", WORKLOADS: "podGroups"}.get(kind, "minMember")
-    spec = {key: value for key, value in found.spec.items() if key == field}
-    return {"metadata": found.metadata, "spec": spec}
+def keep_pod_group(raw: msgspec.Raw) -> Obj:
+    """The part of a pod group of any kind that is read."""
+    group: Obj = _GROUP.decode(raw)
+    return group
 
 
 def _gang(policy: Mapping[str, Any]) -> int:

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, TypedDict
+from typing import Any
 
 import msgspec
 
-from api.decoding import decodable
+from dra.common.parts import shape
 from dra.common.resources import BLOCKING_EFFECTS, Obj, at, tolerates
 from dra.gpu.inventory import HOST_USERS_ONLY
 from dra.pods.pods import Amounts, PodNeeds, amounts
@@ -37,39 +37,26 @@ class NodeFacts:
     unschedulable: bool = False
 
 
-class _Metadata(TypedDict, total=False):
-    name: str
-    uid: str
-    resourceVersion: str
-    labels: dict[str, str]
-
-
-class _Taint(TypedDict, total=False):
-    key: str
-    value: str
-    effect: str
-
-
-class _Spec(TypedDict, total=False):
-    taints: list[_Taint]
-    unschedulable: bool
-
-
-class _Status(TypedDict, total=False):
-    allocatable: dict[str, Any]
-
-
-@decodable
-class _Node(msgspec.Struct):
-    metadata: _Metadata
-    spec: _Spec = {}
-    status: _Status = {}
+_NODE = msgspec.json.Decoder(
+    shape(
+        {
+            "metadata": {
+                "name": str,
+                "uid": str,
+                "resourceVersion": str,
+                "labels": dict[str, str],
+            },
+            "spec": {"taints": [{"key": str, "value": str, "effect": str}], "unschedulable": bool},
+            "status": {"allocatable": dict[str, Any]},
+        }
+    )
+)
 
 
 def keep_node(raw: msgspec.Raw) -> Obj:
     """The part of a Node that :func:`read_node` reads."""
-    node = msgspec.json.decode(raw, type=_Node)
-    return {"metadata": node.metadata, "spec": node.spec, "status": node.status}
+    node: Obj = _NODE.decode(raw)
+    return node
 
 
 def read_node(obj: Mapping[str, Any]) -> NodeFacts:

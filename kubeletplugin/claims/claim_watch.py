@@ -12,13 +12,12 @@ from functools import partial
 from dra.claims.allocation import label_of, node_label
 from dra.claims.claims import Claim, read_claim
 from dra.claims.conditions import awaited_devices, told_devices
-from dra.claims.stored import CUT
 from dra.common.resources import RESOURCE_CLAIMS, Obj, picked
 from dra.gpu.inventory import ClaimRef
 from dra.kube.reflector import Change, Reflector
 from dra.kube.timing import Clock
 from kubeletplugin.claims.early import EarlySlices
-from kubeletplugin.claims.lookup import IDENTITY, ClaimReader, expected_devices, keep_on_node
+from kubeletplugin.claims.lookup import CUT, IDENTITY, ClaimReader, expected_devices, keep_on_node
 from kubeletplugin.claims.outcomes import Outcomes
 from kubeletplugin.times import FRESH_SECONDS
 

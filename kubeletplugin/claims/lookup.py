@@ -31,7 +31,7 @@ from dra.claims.sharing import (
     too_many,
 )
 from dra.claims.stored import CONFIG_BYTES, StoredClaim
-from dra.common.resources import RESOURCE_CLAIMS, Obj
+from dra.common.resources import RESOURCE_CLAIMS, Obj, at
 from dra.gpu.inventory import ClaimRef
 from dra.kube.client import KubeApi
 from dra.kube.errors import ForbiddenError, KubeError, ObjectNotFoundError
@@ -44,6 +44,9 @@ _NAME = re.compile(r"[a-z0-9](?:[-.a-z0-9]{0,251}[a-z0-9])?")
 _SLICE, _SHARE = "-mig-", "-share"
 _QUOTED_TEXT = 80
 _CORRECT = "correct the claim or its DeviceClass and create the pod again"
+CUT = "cut"
+"""Field set on a claim whose parameters were left out, as they are too large to be read."""
+
 IDENTITY = ("name", "namespace", "uid", "resourceVersion")
 
 
@@ -262,8 +265,21 @@ class ClaimReader:
 
 
 def keep_on_node(raw: msgspec.Raw, driver: str, pool: str) -> Obj:
-    """The part of a claim that is read of one which has devices of ``pool``, or may have."""
-    return msgspec.json.decode(raw, type=StoredClaim).on_node(driver, pool)
+    """The part of a claim that is read of one which has devices of ``pool``; else no ``status``.
+
+    ``CUT`` is set if the claim's own parameters are too large to be read; they are left out then.
+    """
+    claim = msgspec.json.decode(raw, type=StoredClaim).allocated(driver)
+    place, status = (driver, pool), claim["status"]
+    given = at(status, "allocation", "devices", default={})
+    own = [r for r in at(given, "results") if (r["driver"], r["pool"]) == place]
+    told = [d for d in at(status, "devices") if (d["driver"], d["pool"]) == place]
+    ours = [c for c in at(given, "config") if at(c, "opaque", "driver") == driver]
+    config = [c for c in ours if TOO_LARGE not in c]
+    allocation = {"devices": {"results": own, "config": config}}
+    kept = {**status, "allocation": allocation, "devices": told} if own else {}
+    found = {"metadata": claim["metadata"], "status": kept}
+    return {**found, CUT: True} if own and len(config) < len(ours) else found
 
 
 def expected_devices(claim: Claim, *, driver: str, pool: str) -> tuple[AllocatedDevice, ...]:

@@ -49,7 +49,7 @@ def known(kind: GroupKind, *objects: Obj) -> PodGroups:
     groups = PodGroups()
     groups.kinds.add(kind)
     for obj in objects:
-        groups.set(read_pod_group(kind, keep_pod_group(kind, Raw(encode(obj)))))
+        groups.set(read_pod_group(kind, keep_pod_group(Raw(encode(obj)))))
     return groups
 
 
@@ -102,7 +102,7 @@ def test_a_number_without_a_name_says_which_label_to_add() -> None:
 def test_objects_say_how_many_in_their_own_fields(
     kind: GroupKind, spec: dict[str, Any], number: int
 ) -> None:
-    read = read_pod_group(kind, keep_pod_group(kind, Raw(encode(group(kind, **spec)))))
+    read = read_pod_group(kind, keep_pod_group(Raw(encode(group(kind, **spec)))))
     assert read.counts == {"": number}
 
 
