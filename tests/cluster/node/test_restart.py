@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from dra.kube.lease import LEADERS, leader_lease
 from hack.cluster.api import Api
-from hack.cluster.chart import NAMESPACE
 from hack.cluster.controlplane import MIG_CONTROLLER, MIG_PLUGIN, ControlPlane
 from hack.cluster.kubelet import KubeletNode
 from sim.processes import Process, wait_for
 from tests.cluster.harness.audit import Request, audit
-from tests.cluster.harness.daemons import Driver
+from tests.cluster.harness.daemons import DRIVER, Driver
 from tests.cluster.harness.pods import pod
 from tests.cluster.harness.workload import SLEEPING, Workload
 
@@ -48,7 +48,7 @@ def settle(control_plane: ControlPlane) -> None:
 
 def renewed(api: Api) -> str:
     """When the controller last renewed its lease."""
-    (lease,) = api.list("Lease", namespace=NAMESPACE)
+    lease = api.get("Lease", leader_lease(DRIVER), namespace=LEADERS)
     return str(lease["spec"]["renewTime"])
 
 
