@@ -55,20 +55,24 @@ class _Opaque(Part):
     parameters: msgspec.Raw = msgspec.Raw(b"null")
 
 
+@decodable
 class _Config(Part):
     source: str = ""
     requests: list[str] | None = None
     opaque: _Opaque | None = None
 
 
+@decodable
 class _AnyDriver(Part):
     driver: str = ""
 
 
+@decodable
 class _OtherConfig(Part):
     opaque: _AnyDriver | None = None
 
 
+@decodable
 class _Device(Part):
     driver: str = ""
     pool: str = ""
@@ -109,6 +113,7 @@ class _Choice(Part):
     device_class_name: str = ""
 
 
+@decodable
 class _Request(Part):
     name: str = ""
     exactly: _Choice | None = None
@@ -218,6 +223,7 @@ def _numbered(entries: Iterable[msgspec.Raw], driver: str) -> list[Obj]:
     return found
 
 
+@decodable
 class _Kept(Part):
     """The kept part of a claim's ``spec.devices``, in the order of the API."""
 
@@ -355,6 +361,7 @@ class _CrowdDevices(Part):
     requests: list[_Request] | None = None
 
 
+@decodable
 class _Crowd(Part):
     devices: _CrowdDevices
 

@@ -113,6 +113,7 @@ class _Required(Part):
     )
 
 
+@decodable
 class _Shunning(Part):
     pod_anti_affinity: _Required | None = None
 
@@ -398,6 +399,7 @@ def _counted(kept: Obj, spec: _Spec) -> Iterator[tuple[str, int, int]]:
     yield "host ports", sum(len(each.ports or ()) for each in containers), MOST_PORTS
 
 
+@decodable
 class _Amounts(Part):
     requests: dict[str, msgspec.Raw] | None = None
     limits: dict[str, msgspec.Raw] | None = None
@@ -447,6 +449,7 @@ class _NativeBody(Part):
     restart_policy: str | None = None
 
 
+@decodable
 class _NativeSpec(Part):
     resources: _NativeAmounts | None = None
     overhead: _Native | None = None
@@ -468,6 +471,7 @@ def _sizes(spec: _Spec) -> Obj:
     return {**raws, "containers": spec.containers, "initContainers": spec.init_containers}
 
 
+@decodable
 class _SpecOf(Part):
     spec: _Spec
 
