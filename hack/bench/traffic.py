@@ -27,6 +27,10 @@ Mix = Sequence[float]
 OTHER_MIXES: Mapping[str, Mix] = {
     "migbench": (0.35, 0.0, 0.25, 0.25, 0.0, 0.05),  # of MIGBench's queue
     "wholes": (0.1, 0.02, 0.1, 0.1, 0.08, 0.6),
+    # Not looked at while the policy was sought.
+    "inference": (0.5, 0.2, 0.2, 0.1, 0.0, 0.0),
+    "research": (0.0, 0.1, 0.3, 0.3, 0.1, 0.2),
+    "batch": (0.2, 0.0, 0.0, 0.1, 0.4, 0.3),
 }
 _PARTS = (31, 1, 276, 393, 899, 0)
 """Openb's pods that ask for parts of a GPU."""
