@@ -140,6 +140,8 @@ def test_a_quota_of_kubernetes_holds(steered: Site, pods: list[str]) -> None:
     quota = "/api/v1/namespaces/default/resourcequotas"
     hard = {"mig-1g.5gb.deviceclass.resource.k8s.io/devices": "1"}
     api.request("POST", quota, body={"metadata": {"name": "slices"}, "spec": {"hard": hard}})
+    slices = f"{quota}/slices"
+    steered.wait("quota", lambda: api.request("GET", slices).get("status", {}).get("hard"))
     for name in ("within", "beyond"):
         start(steered, pods, name, "mig-1g.5gb")
     steered.wait("one", lambda: any(node(api, name) for name in pods))
@@ -147,9 +149,9 @@ def test_a_quota_of_kubernetes_holds(steered: Site, pods: list[str]) -> None:
     assert not sent_to(api, waits)
     more = {"mig-1g.5gb.deviceclass.resource.k8s.io/devices": "2"}
     kind, change = "application/merge-patch+json", {"spec": {"hard": more}}
-    api.request("PATCH", f"{quota}/slices", body=change, content=kind)
+    api.request("PATCH", slices, body=change, content=kind)
     bound(steered, pods)
-    api.request("DELETE", f"{quota}/slices")
+    api.request("DELETE", slices)
 
 
 def test_a_pod_goes_where_another_driver_has_what_it_wants(steered: Site, pods: list[str]) -> None:
