@@ -125,4 +125,5 @@ def test_a_pod_made_right_after_a_restart_does_not_wait_for_kubelets_retry(
             workload.create(pod(f"early-{number}", SLEEPING, claims=claims, **where))
             workload.wait_for_phase(f"early-{number}", "Running", timeout=RETRY_SECONDS)
     finally:
+        workload.clear()
         kubelet.configure(syncFrequency="5s")

@@ -14,11 +14,13 @@ from hack.cluster.kubelet import KubeletNode
 from sim.processes import wait_for
 from tests.cluster.harness.nodesite import NodeSite, running_node
 from tests.cluster.harness.pods import pod
-from tests.cluster.harness.workload import SLEEPING
 from tests.cluster.node.test_holders import strip_and_delete
 
 SOON = 30.0
 """Less than the minute after which kubelet repeats a failed Prepare by itself."""
+
+ENDING = ["sh", "-c", "trap 'exit 0' TERM; while true; do sleep 1; done"]
+"""A container that ends when it is told to: a restarted kubelet gives it time."""
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +44,7 @@ def site(node: NodeSite) -> Iterator[NodeSite]:
 def run(site: NodeSite, name: str, **spec: Any) -> Obj:
     """A pod with a claim for a whole GPU."""
     claims = {"gpu": site.workload.claim(name, device_class="gpu.dra.dev")}
-    return site.workload.create(pod(name, SLEEPING, claims=claims, **spec))
+    return site.workload.create(pod(name, {"main": ENDING}, claims=claims, **spec))
 
 
 def device(site: NodeSite, name: str) -> str:
@@ -105,5 +107,5 @@ def test_a_quota_counts_a_gpu_whose_claim_was_deleted_under_its_pod(
     )
     assert not device(site, "second")
     site.api.delete("Pod", "first")
-    # A kubelet that was restarted gives a container 30 s to end, whatever its pod's spec says.
-    site.workload.wait_for_phase("second", "Running", timeout=2 * SOON)
+    # A kubelet that starts and does not find the pod any more unprepares its claims after a minute.
+    site.workload.wait_for_phase("second", "Running", timeout=3 * SOON)
