@@ -142,13 +142,17 @@ class AnyOrder(Mishaps):
                 claim.tried = False
             if claim.told:
                 left[claim.ref] = claim.devices
-        for _ in range(2 if self.variants.gsp_keeps else 0):
-            self.plant.tend()  # the first destroy of a GPU was answered with an error
+        self._removed_at_last()
         self._kube_scheduler_is_told()
         self.plant.give_up_idle()
         self.plant.publish()
         with self.recorder.outside():
             check_settled(self.site, left, self.foreign)
+
+    def _removed_at_last(self) -> None:
+        """The first destroy of a GPU was answered with an error where the GSP keeps the place."""
+        for _ in range(2 if self.variants.gsp_keeps else 0):
+            self.plant.tend()
 
     def _kube_scheduler_is_told(self) -> None:
         """Of claims that it waits for, it is told of slices that are there, and of no others."""
@@ -200,6 +204,7 @@ class AnyOrder(Mishaps):
                     self.delete_claim(claim)
             self._collect()
             self.plant.tend()
+            self._removed_at_last()
             self.plant.give_up_idle()
             with self.recorder.outside():
                 check_settled(self.site, {}, self.foreign)
