@@ -56,7 +56,7 @@ room after moves for 1 slice of 7g.40gb
   room for 1g.10gb: 6 -> 3
   room for 2g.10gb: 4 -> 2
   room for 3g.20gb: 2 -> 1
-  cost: 0.88 memory slices that others are likely to lack, by the default policy
+  cost: 6.17 memory slices that others are likely to lack, by the default policy
 """
     )
     assert ran.code == 1

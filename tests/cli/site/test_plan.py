@@ -39,7 +39,7 @@ room for 1 slice of 3g.20gb
   room for 2g.10gb: 3 -> 2
   room for 3g.20gb: 2 -> 1
   room for 7g.40gb: 1 -> 0
-  cost: 0.30 memory slices that others are likely to lack, by the default policy
+  cost: 2.86 memory slices that others are likely to lack, by the default policy
 """
     )
     assert ran.code == 0

@@ -70,7 +70,15 @@ class FolderHttp(HttpClient):
         found = (keep(msgspec.Raw(msgspec.json.encode(item))) for item in items)
         return Page([item for item in found if item is not None], "", "", 0)
 
-    def stream(self, path: str, **_: Any) -> NoReturn:
+    def stream(
+        self,
+        path: str,
+        *,
+        query: Mapping[str, str],
+        silence_seconds: float,
+        keep: Keep,
+        what: str,
+    ) -> NoReturn:
         raise UnavailableError(f"watch {path}: not here")
 
     def _listed(self, place: Path, query: Mapping[str, str]) -> Obj:
