@@ -11,12 +11,8 @@ from dra.claims.stored import keep_claim
 from dra.common.parts import decoded, shape
 from dra.common.resources import (
     EVENTS,
-    NAMESPACES,
-    PERSISTENT_VOLUME_CLAIMS,
-    PERSISTENT_VOLUMES,
     PODS,
     RESOURCE_CLAIMS,
-    STORAGE_CLASSES,
     Obj,
     Resource,
     at,
@@ -25,12 +21,7 @@ from dra.common.resources import (
 from dra.gangs.membership import read_annotations
 from dra.kube.http import Keep, whole
 from dra.pods.stored import keep_pod
-from dra.pods.stored_volumes import (
-    keep_namespace,
-    keep_storage_class,
-    keep_volume,
-    keep_volume_claim,
-)
+from dra.pods.stored_volumes import KEPT as KEPT_OF_VOLUMES
 
 _CONDITION = 2000
 """Characters that are kept of a condition, which an explanation quotes."""
@@ -69,10 +60,7 @@ def kept(driver: str) -> Mapping[Resource, Keep]:
         RESOURCE_CLAIMS: claim,
         PODS: pod,
         EVENTS: _event,
-        PERSISTENT_VOLUME_CLAIMS: keep_volume_claim,
-        PERSISTENT_VOLUMES: keep_volume,
-        STORAGE_CLASSES: keep_storage_class,
-        NAMESPACES: keep_namespace,
+        **KEPT_OF_VOLUMES,
     }
 
 

@@ -189,7 +189,6 @@ def _command(  # noqa: PLR0913 - all that is said of a command
 _WIDE = ("text", "wide", "json")
 _MANY = click.IntRange(1, 100)
 _PORT = click.IntRange(0, 65535)
-_SIZES = click.IntRange(1, 100_000)
 _COMMANDS = (
     _command(
         "map",

@@ -27,15 +27,11 @@ from dra.common.parts import decode, decoded, shape
 from dra.common.resources import (
     DEVICE_CLASSES,
     MIG_NODES,
-    NAMESPACES,
     NODES,
-    PERSISTENT_VOLUME_CLAIMS,
-    PERSISTENT_VOLUMES,
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
-    STORAGE_CLASSES,
     Obj,
     Resource,
     at,
@@ -46,12 +42,7 @@ from dra.kube.http import Keep, whole
 from dra.pods.nodefit import keep_node
 from dra.pods.pods import READ_FIELDS, PodNeeds, read_needs
 from dra.pods.stored import keep_pod, unread
-from dra.pods.stored_volumes import (
-    keep_namespace,
-    keep_storage_class,
-    keep_volume,
-    keep_volume_claim,
-)
+from dra.pods.stored_volumes import KEPT as KEPT_OF_VOLUMES
 
 NAMESPACE_BYTES = 16 * 2**20
 """Rough limit on the bytes of large parts in a namespace's objects of one resource."""
@@ -175,10 +166,7 @@ def keep_identity(raw: msgspec.Raw) -> Obj:
 
 _KEPT: Mapping[Resource, Keep] = {
     NODES: keep_node,
-    PERSISTENT_VOLUME_CLAIMS: keep_volume_claim,
-    PERSISTENT_VOLUMES: keep_volume,
-    STORAGE_CLASSES: keep_storage_class,
-    NAMESPACES: keep_namespace,
+    **KEPT_OF_VOLUMES,
     RESOURCE_CLAIM_TEMPLATES: keep_identity,
     **_POD_GROUPS,
 }

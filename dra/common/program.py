@@ -13,8 +13,6 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
-import click
-
 Format = Literal["text", "json"]
 """Log lines for people (key=value) or for machines."""
 
@@ -43,18 +41,6 @@ def configure(
     handler.addFilter(enriched)
     handler.setFormatter(_Line(style))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-
-
-def log_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """``command`` with the options ``--log-level`` and ``--log-format``, for ``configure``."""
-    for flag, allowed, text in (
-        ("--log-format", ["text", "json"], "For people, or for log collectors."),
-        ("--log-level", ["info", "debug", "warning", "error"], "How much is logged."),
-    ):
-        kind, default = click.Choice(allowed), allowed[0]
-        option = click.option(flag, default=default, type=kind, show_default=True, help=text)
-        command = option(command)
-    return command
 
 
 class _Line(logging.Formatter):

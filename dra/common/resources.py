@@ -104,7 +104,6 @@ def _v1(group: str, kind: str, *, namespaced: bool = False) -> Resource:
 PODS = _v1("", "Pod", namespaced=True)
 NODES = _v1("", "Node")
 EVENTS = _v1("", "Event", namespaced=True)
-SECRETS = _v1("", "Secret", namespaced=True)
 NAMESPACES = _v1("", "Namespace")
 PERSISTENT_VOLUMES = _v1("", "PersistentVolume")
 PERSISTENT_VOLUME_CLAIMS = _v1("", "PersistentVolumeClaim", namespaced=True)

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
 from dra.common.cache import decoded_weight
 from dra.common.parts import ABSENT, cut, decode, shape, text_of
-from dra.common.resources import Obj
+from dra.common.resources import (
+    NAMESPACES,
+    PERSISTENT_VOLUME_CLAIMS,
+    PERSISTENT_VOLUMES,
+    STORAGE_CLASSES,
+    Obj,
+    Resource,
+)
 from dra.pods.volumes import BOUND, CLASS, SELECTED_NODE
 
 CLAIM_BYTES = 4 * 2**10
@@ -63,7 +71,7 @@ _NAMESPACE = _decoder(
 )
 
 
-def keep_volume_claim(raw: msgspec.Raw) -> Obj:
+def _keep_volume_claim(raw: msgspec.Raw) -> Obj:
     """The part of a PersistentVolumeClaim that is read; a selector too large selects nothing."""
     claim: Obj = cut(_CLAIM.decode(raw))
     metadata, spec = claim["metadata"], claim["spec"]
@@ -75,7 +83,7 @@ def keep_volume_claim(raw: msgspec.Raw) -> Obj:
     return claim
 
 
-def keep_volume(raw: msgspec.Raw) -> Obj:
+def _keep_volume(raw: msgspec.Raw) -> Obj:
     """The part of a PersistentVolume that is read.
 
     A node affinity that is too large allows no node, and labels that are too large are left out.
@@ -92,13 +100,22 @@ def _bound(holder: Obj, field: str, most: int, *, instead: Obj) -> None:
         holder[field] = decode(text) if decoded_weight(text) <= most else instead
 
 
-def keep_storage_class(raw: msgspec.Raw) -> Obj:
+def _keep_storage_class(raw: msgspec.Raw) -> Obj:
     """The part of a StorageClass that is read."""
     found: Obj = _STORAGE_CLASS.decode(raw)
     return found
 
 
-def keep_namespace(raw: msgspec.Raw) -> Obj:
+def _keep_namespace(raw: msgspec.Raw) -> Obj:
     """The part of a Namespace that is read."""
     found: Obj = _NAMESPACE.decode(raw)
     return found
+
+
+KEPT: Mapping[Resource, Callable[[msgspec.Raw], Obj]] = {
+    PERSISTENT_VOLUME_CLAIMS: _keep_volume_claim,
+    PERSISTENT_VOLUMES: _keep_volume,
+    STORAGE_CLASSES: _keep_storage_class,
+    NAMESPACES: _keep_namespace,
+}
+"""By resource, decoders of the part that is read."""

@@ -10,10 +10,11 @@ from typing import Any
 
 import pynvml
 
+from dra.gpu.geometry import Placement
 from kubeletplugin.check.report import Stopwatch
 from kubeletplugin.nvml.errors import NvmlError
 from kubeletplugin.nvml.events import GpuEvents
-from kubeletplugin.nvml.gpus import discover, mig_mode
+from kubeletplugin.nvml.gpus import discover, mig_mode, profile_name, read_placements, text
 from kubeletplugin.nvml.instances import compute_profiles
 from kubeletplugin.nvml.session import Session
 from sim.nvml.products import GpuInstanceProfile, Product, load_product, product_names
@@ -84,7 +85,7 @@ def _handles(session: Session) -> Iterator[Any]:
 
 def _of_gpu(session: Session, gpu: str) -> dict[str, Any]:
     device = session.device(gpu)
-    name = _text(_tried(lambda: session.call(pynvml.nvmlDeviceGetName, device, gpu=gpu)))
+    name = text(_tried(lambda: session.call(pynvml.nvmlDeviceGetName, device, gpu=gpu)))
     seen = {
         enum: _seen(session, device, info, gpu=gpu) for enum, info in _asked(session, device, gpu)
     }
@@ -109,18 +110,10 @@ def _asked(session: Session, device: Any, gpu: str) -> Iterator[tuple[int, Any]]
 
 def _seen(session: Session, device: Any, info: Any, *, gpu: str) -> dict[str, Any]:
     row: dict[str, Any] = {own: int(getattr(info, field)) for field, own in _FIELDS.items()}
-    row["name"] = _text(info.name).removeprefix("MIG ")
-    row["placements"] = _tried(lambda: _placements(session, device, info.id, gpu=gpu))
+    row["name"] = profile_name(info)
+    places = _tried(lambda: read_placements(session, device, info.id, gpu=gpu))
+    row["placements"] = places if isinstance(places, str) else sorted(map(_pair, places))
     return row
-
-
-def _placements(session: Session, device: Any, profile: int, *, gpu: str) -> list[list[int]]:
-    count = ctypes.c_uint(0)
-    ask = pynvml.nvmlDeviceGetGpuInstancePossiblePlacements
-    session.call(ask, device, profile, None, ctypes.byref(count), gpu=gpu)
-    places = (pynvml.c_nvmlGpuInstancePlacement_t * count.value)()
-    session.call(ask, device, profile, places, ctypes.byref(count), gpu=gpu)
-    return sorted([int(p.start), int(p.size)] for p in places[: count.value])
 
 
 def _instances(session: Session, device: Any, profile: int, *, gpu: str) -> list[Any]:
@@ -164,5 +157,5 @@ def _tried(ask: Callable[[], Any]) -> Any:
         return str(error)
 
 
-def _text(value: Any) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+def _pair(place: Placement) -> list[int]:
+    return [place.start, place.size]

@@ -110,7 +110,7 @@ def test_only_the_fields_that_a_configuration_names_are_told_of_it() -> None:
 
 
 def obstacle(claim: Obj) -> Obstacle:
-    """What the controller's condition says of pods with this claim."""
+    """The obstacle that the condition of pods with this claim tells."""
     classes = [read_class(each, DRIVER) for each in generated_classes(DRIVER, ["1g.5gb"])]
     reader = Reader(DRIVER, Kinds(Selectors()), {each.name: each for each in classes})
     found = reader.read(read_claim(versioned(claim)))
@@ -122,7 +122,7 @@ def obstacle(claim: Obj) -> Obstacle:
 def test_bad_configuration_is_told_by_the_condition_and_by_lint_with_its_field(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What the API server refuses of these: ``tests/cluster/apiserver``."""
+    """Those that the API server refuses too: ``tests/cluster/apiserver``."""
     bad = BAD[name]
     with pytest.raises(InvalidObjectError) as error:
         decode_named(bad.parameters, of_class=False)

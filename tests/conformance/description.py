@@ -1,4 +1,4 @@
-"""What the suite has to know of a driver: a YAML file of some 15 lines."""
+"""Knowledge of a driver that the suite needs: a YAML file of some 15 lines."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     plugin: str = ""
     """The kubelet plugin. Without it the driver runs already, and is not killed or restarted."""
     programs: list[str] = []
-    """What has to run beside it."""
+    """Programs that have to run beside it."""
     before: str = ""
     """Run once before all of them."""
     objects: list[dict[str, Any]] = []

@@ -65,7 +65,7 @@ def refusing(driver: Driver) -> Iterator[None]:
 
 
 class Claims:
-    """What was seen of all claims: their nodes in order, and pods bound without a slice."""
+    """Nodes of all claims in order, and pods that were bound without a slice."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
@@ -95,7 +95,7 @@ class Claims:
 
 @contextmanager
 def watched(stage: Stage) -> Iterator[Claims]:
-    """What becomes of claims meanwhile; no pod is bound before its slice is made."""
+    """Fate of claims meanwhile; no pod is bound before its slice is made."""
     claims, over = Claims(stage), Event()
 
     def look() -> None:

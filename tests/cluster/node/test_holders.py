@@ -39,7 +39,7 @@ def plugin(stage: Stage) -> Iterator[Process]:
 
 
 def strip_and_delete(api: Api, name: str) -> None:
-    """What anybody may do who may edit claims."""
+    """Done by anybody who may edit claims."""
     api.patch("ResourceClaim", name, {"metadata": {"finalizers": None}})
     api.delete("ResourceClaim", name)
 

@@ -1,4 +1,4 @@
-"""What pods count on a node, in every state of a resize: as much as for the real kube-scheduler.
+"""Requests of pods in every state of a resize: counted on a node as by the real kube-scheduler.
 
 Each node without a kubelet has one pod, drawn at random, whose status says what kubelet would. A
 pod that asks for all that is left by our arithmetic is bound there; one that asks for a little more
