@@ -126,12 +126,8 @@ class MoveTable:
         key = (small.id, large.id)
         known = self._covers.get(key)
         if known is None:
-            known = self._covers[key] = (
-                small.compute_slices <= large.compute_slices
-                and small.engines.within(large.engines)
-                and all(
-                    any(not q.mask & ~p.mask for q in small.placements) for p in large.placements
-                )
+            known = self._covers[key] = small.counts.within(large.counts) and all(
+                any(not q.mask & ~p.mask for q in small.placements) for p in large.placements
             )
         return known
 

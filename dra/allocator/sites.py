@@ -100,16 +100,15 @@ class Shape:
     """Occupants of a GPU: the ``firm`` stay, the ``loose`` may leave; ``usage`` is of both.
 
     ``shape_of`` gives the same shape for equal occupants, so that shapes are compared by identity.
-    ``kept``: memory slices of the firm, ``masks``: of each of the loose. ``takes``: what each of
-    the loose takes, ``spare``: what is left, of compute slices and each kind of engine.
+    ``kept``: memory slices of the firm, ``each``: usage of each of the loose, ``spare``: what is
+    left of all that is counted.
     """
 
     table: MoveTable
     firm: tuple[Occupant, ...]
     usage: Usage
     kept: int
-    masks: tuple[int, ...]
-    takes: tuple[tuple[int, ...], ...]
+    each: tuple[Usage, ...]
     spare: tuple[int, ...]
 
     @property
@@ -121,12 +120,10 @@ class Shape:
 @lru_cache(maxsize=2**14)
 def shape_of(table: MoveTable, firm: tuple[Occupant, ...], loose: tuple[Occupant, ...]) -> Shape:
     geometry = table.geometry
-    kept, each = geometry.usage(firm), [geometry.usage((occupant,)) for occupant in loose]
+    kept, each = geometry.usage(firm), tuple([geometry.usage((occupant,)) for occupant in loose])
     usage = geometry.add(kept, *loose)
-    takes = tuple([(alone.compute_slices, *alone.engines) for alone in each])
-    totals = (geometry.compute_slices, *geometry.engine_totals)
-    spare = tuple(map(sub, totals, (usage.compute_slices, *usage.engines)))
-    return Shape(table, firm, usage, kept.mask, tuple([u.mask for u in each]), takes, spare)
+    spare = tuple(map(sub, geometry.totals, usage.counts))
+    return Shape(table, firm, usage, kept.mask, each, spare)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -161,15 +158,16 @@ def ways(shape: Shape, name: str) -> Sequence[tuple[Occupant, tuple[int, ...]]]:
     profile = shape.table.geometry.by_name(name)
     if profile is None:
         return ()
-    wanted = (profile.compute_slices, *profile.engines)
-    lacks = [(i, n - s) for i, (n, s) in enumerate(zip(wanted, shape.spare, strict=True)) if n > s]
+    pairs = zip(profile.counts, shape.spare, strict=True)
+    lacks = [(i, n - s) for i, (n, s) in enumerate(pairs) if n > s]
+    takes = [alone.counts for alone in shape.each]
     found = list[tuple[Occupant, tuple[int, ...]]]()
     for placement in profile.placements:
         taken = placement.mask
         if not shape.kept & taken:
-            over = tuple([n for n, mask in enumerate(shape.masks) if mask & taken])
+            over = tuple([n for n, u in enumerate(shape.each) if u.mask & taken])
             place = Occupant(placement, profile.id)
-            more = _beside(shape.takes, over, lacks) if lacks else [()]
+            more = _beside(takes, over, lacks) if lacks else [()]
             found += [(place, over + beside) for beside in more]
     return found
 
@@ -202,22 +200,21 @@ def _beside(
 def room(table: MoveTable, held: tuple[Occupant, ...], names: tuple[str, ...]) -> tuple[int, ...]:
     """Upper bounds of what fits beside what is held.
 
-    In order: slices of each profile by itself, memory slices of all, compute slices, engines.
+    In order: slices of each profile by itself, memory slices of all, what else is counted.
     """
     geometry, usage = table.geometry, table.geometry.usage(held)
     known = (geometry.by_name(name) for name in names)
     return (
         *(table.most(usage, profile) if profile is not None else 0 for profile in known),
         table.usable(usage, table.every),
-        geometry.compute_slices - usage.compute_slices,
-        *map(sub, geometry.engine_totals, usage.engines),
+        *map(sub, geometry.totals, usage.counts),
     )
 
 
 def need(name: str, names: tuple[str, ...], geometries: Iterable[Geometry]) -> tuple[int, ...]:
     """Least that a slice of profile ``name`` takes of each entry of ``room``, on any geometry."""
     found = filter(None, (geometry.by_name(name) for geometry in geometries))
-    each = [(p.memory_slices, p.compute_slices, *p.engines) for p in found]
+    each = [(p.memory_slices, *p.counts) for p in found]
     return (*(int(other == name) for other in names), *map(min, zip(*each, strict=True)))
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from operator import le
+from operator import add, le
 from typing import NamedTuple
 
 from api.mignode import Occupant, Placement
@@ -18,6 +18,7 @@ from api.mignode import Occupant, Placement
 __all__ = [
     "EMPTY",
     "NO_ENGINES",
+    "Counts",
     "Engines",
     "Geometry",
     "Occupant",
@@ -36,17 +37,30 @@ class Engines(NamedTuple):
     jpeg_engines: int = 0
     ofa_engines: int = 0
 
-    def __add__(self, other: Engines) -> Engines:  # type: ignore[override]
-        a, b, c, d, e = self
-        v, w, x, y, z = other
-        return Engines(a + v, b + w, c + x, d + y, e + z)
-
-    def within(self, total: Engines) -> bool:
-        """True if no count exceeds that of ``total``."""
-        return all(map(le, self, total))
-
 
 NO_ENGINES = Engines()
+
+
+class Counts(NamedTuple):
+    """Amounts that instances take of a GPU beside memory slices; a GPU has a total of each.
+
+    The one list of what may run out: all that tells what fits adds and compares it entry by entry.
+    """
+
+    compute_slices: int = 0
+    copy_engines: int = 0
+    decoders: int = 0
+    encoders: int = 0
+    jpeg_engines: int = 0
+    ofa_engines: int = 0
+
+    def plus(self, other: Counts) -> Counts:
+        """The sums of the entries."""
+        return Counts._make(map(add, self, other))
+
+    def within(self, total: Counts) -> bool:
+        """True if no entry exceeds that of ``total``."""
+        return all(map(le, self, total))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +79,11 @@ class Profile:
     multiprocessors: int
     placements: tuple[Placement, ...]
     engines: Engines = NO_ENGINES
+    counts: Counts = field(init=False, repr=False, compare=False)
+    """Amounts that one instance takes beside memory slices."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "counts", Counts(self.compute_slices, *self.engines))
 
     @property
     def memory_slices(self) -> int:
@@ -88,14 +107,14 @@ class Profile:
 
 
 class Usage(NamedTuple):
-    """Slices and engines that occupants of one GPU take; the whole state that decides what fits.
+    """Amounts that occupants of one GPU take: the whole state that decides what fits.
 
-    A tuple, because it is looked up hundreds of times for every decision.
+    ``mask``: memory slices, a bit for each. A tuple, because it is looked up hundreds of times for
+    every decision.
     """
 
     mask: int = 0
-    compute_slices: int = 0
-    engines: Engines = NO_ENGINES
+    counts: Counts = Counts()
 
 
 EMPTY = Usage()
@@ -169,19 +188,17 @@ class Geometry:
     @cached_property
     def compute_slices(self) -> int:
         """Compute slices of the GPU: those of its largest profile."""
-        return max((p.compute_slices for p in self.profiles), default=0)
+        return self.totals.compute_slices
 
     @cached_property
-    def engine_totals(self) -> Engines:
-        """Engines of the GPU: per kind, the most that any profile has.
+    def totals(self) -> Counts:
+        """Amounts that the GPU has: of each entry, the most that any profile has.
 
         A profile such as ``1g.24gb+me.all`` may hold more of one engine than the largest plain one.
         """
-        largest = {
-            name: max((getattr(p.engines, name) for p in self.profiles), default=0)
-            for name in Engines._fields
-        }
-        return Engines(**largest)
+        return Counts._make(
+            map(max, zip(Counts(), *(p.counts for p in self.profiles), strict=True))
+        )
 
     def by_id(self, profile_id: int) -> Profile | None:
         """The profile with NVML id ``profile_id``, if this GPU has it."""
@@ -193,14 +210,13 @@ class Geometry:
 
     def add(self, usage: Usage, *occupants: Occupant) -> Usage:
         """``usage`` with more occupants, whether they fit or not."""
-        mask, compute, engines = usage
+        mask, counts = usage
         for occupant in occupants:
             mask |= occupant.placement.mask
             profile = self._by_id.get(occupant.profile_id)
             if profile is not None:
-                compute += profile.compute_slices
-                engines += profile.engines
-        return Usage(mask, compute, engines)
+                counts = counts.plus(profile.counts)
+        return Usage(mask, counts)
 
     def usage(self, occupants: Iterable[Occupant]) -> Usage:
         """Slices and engines that ``occupants`` take together."""
@@ -213,10 +229,8 @@ class Geometry:
         memory slices alone decide. Engines limit ``+me`` to one a GPU, and decide on the RTX PRO
         family.
         """
-        return (
-            not usage.mask & placement.mask
-            and usage.compute_slices + profile.compute_slices <= self.compute_slices
-            and (usage.engines + profile.engines).within(self.engine_totals)
+        return not usage.mask & placement.mask and usage.counts.plus(profile.counts).within(
+            self.totals
         )
 
     def free_placements(self, usage: Usage, profile: Profile) -> tuple[Placement, ...]:
@@ -228,21 +242,14 @@ class Geometry:
 
         Of several ``profiles``, an upper bound on the number of their instances together.
         """
-        least, count = profiles[0], 0
-        for other in profiles[1:]:
-            compute = min(least.compute_slices, other.compute_slices)
-            engines = Engines._make(map(min, least.engines, other.engines))
-            least = replace(least, compute_slices=compute, engines=engines)
+        least = Counts._make(map(min, zip(*(p.counts for p in profiles), strict=True)))
+        (mask, counts), number = usage, 0
         placements = {q for p in profiles for q in p.placements}
         for placement in sorted(placements, key=lambda q: q.start + q.size):
-            if self.fits(usage, least, placement):
-                count += 1
-                usage = Usage(
-                    usage.mask | placement.mask,
-                    usage.compute_slices + least.compute_slices,
-                    usage.engines + least.engines,
-                )
-        return count
+            more = counts.plus(least)
+            if not mask & placement.mask and more.within(self.totals):
+                mask, counts, number = mask | placement.mask, more, number + 1
+        return number
 
     def placeable(self, usage: Usage) -> dict[str, int]:
         """By profile name, the number of placements at which an instance could be made now."""

@@ -39,7 +39,7 @@ from typing import Any, Final, TypeVar
 from dra.claims.conditions import binding_fields
 from dra.common.quantity import QuantityError, mebibytes, parse_quantity
 from dra.gpu.devices import gpu_attributes, gpu_capacity, slice_attributes, slice_capacity
-from dra.gpu.geometry import Engines, Geometry, Occupant, Placement, Profile
+from dra.gpu.geometry import Counts, Geometry, Occupant, Placement, Profile
 from dra.gpu.inventory import Gpu, Inventory
 from dra.gpu.names import counter_set_name
 from dra.gpu.shares import ShareOffer
@@ -87,19 +87,17 @@ Counters = dict[str, Any]
 
 _MEMORY_COUNTER = "memory"
 _COMPUTE_SLICES = "compute-slices"
-_ENGINES = {field.replace("_", "-"): field for field in Engines._fields}
+_COUNTS = tuple(field.replace("_", "-") for field in Counts._fields)
 
 
-def _engines(field: str, profile: Profile) -> int:
-    count: int = getattr(profile.engines, field)
-    return count
+def _count(index: int, profile: Profile) -> int:
+    return profile.counts[index]
 
 
 _AMOUNTS: Mapping[str, Callable[[Profile], int]] = {
     _MEMORY_COUNTER: lambda p: p.memory_mib,
     "multiprocessors": lambda p: p.multiprocessors,
-    _COMPUTE_SLICES: lambda p: p.compute_slices,
-    **{name: partial(_engines, field) for name, field in _ENGINES.items()},
+    **{name: partial(_count, index) for index, name in enumerate(_COUNTS)},
 }
 
 
@@ -152,12 +150,10 @@ def _model_of(geometry: Geometry) -> CounterModel:
 
 def _totals(geometry: Geometry) -> dict[str, int]:
     most = {name: _most(geometry, amount) for name, amount in _AMOUNTS.items()}
-    binding = dict(zip(_ENGINES, geometry.engine_totals, strict=True))
-    if most[_COMPUTE_SLICES] > geometry.compute_slices:
-        binding[_COMPUTE_SLICES] = geometry.compute_slices
-    else:
-        del most[_COMPUTE_SLICES]
-    return most | binding
+    totals = most | dict(zip(_COUNTS, geometry.totals, strict=True))
+    if most[_COMPUTE_SLICES] <= geometry.compute_slices:
+        del totals[_COMPUTE_SLICES]
+    return totals
 
 
 def _most(geometry: Geometry, amount: Callable[[Profile], int]) -> int:

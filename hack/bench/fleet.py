@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from dra.allocator.moves import Move, MoveTable, move_table
 from dra.allocator.score import Census, Cost, Demand, Policy, Situation, Weights, scarcity_weights
-from dra.gpu.geometry import EMPTY, Geometry, Profile, Usage
+from dra.gpu.geometry import EMPTY, Counts, Geometry, Profile, Usage
 
 State = tuple[MoveTable, Usage, int]
 """The state of a GPU: its table, its usage, and the number of its instances."""
@@ -118,11 +118,9 @@ class Fleet:
         for gpu, profile, move in devices:
             self._count(gpu, -1)
             board = self.boards[gpu]
-            mask, compute, engines = board.usage
-            left = tuple(map(int.__sub__, engines, profile.engines))
-            board.usage = Usage(
-                mask & ~move.placement.mask, compute - profile.compute_slices, type(engines)(*left)
-            )
+            mask, counts = board.usage
+            left = Counts._make(map(int.__sub__, counts, profile.counts))
+            board.usage = Usage(mask & ~move.placement.mask, left)
             board.masks.remove(move.placement.mask)
             self._count(gpu, 1)
         self._weights.clear()

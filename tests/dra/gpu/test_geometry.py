@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dra.gpu.geometry import (
     EMPTY,
-    Engines,
+    Counts,
     Geometry,
     Occupant,
     Placement,
@@ -110,7 +110,7 @@ def test_engines_limit_a_gpu_whose_slots_are_free() -> None:
 def test_size_of_the_gpu_follows_from_its_profiles() -> None:
     assert (A100.memory_slices, A100.compute_slices) == (8, 7)
     assert (THIRDS.memory_slices, THIRDS.compute_slices) == (9, 3)
-    assert A100.engine_totals == Engines(decoders=5, jpeg_engines=1, ofa_engines=1)
+    assert A100.totals == Counts(7, decoders=5, jpeg_engines=1, ofa_engines=1)
 
 
 def test_a_foreign_instance_of_unknown_profile_holds_its_slots() -> None:
@@ -145,8 +145,7 @@ def test_whatever_fits_never_overlaps_and_never_exceeds_the_gpu(
         taken.append(chosen)
         usage = geometry.add(usage, chosen)
         assert usage == geometry.usage(taken)
-        assert usage.engines.within(geometry.engine_totals)
-        assert usage.compute_slices <= geometry.compute_slices
+        assert usage.counts.within(geometry.totals)
         assert usage.mask < 1 << geometry.memory_slices
 
 

@@ -74,7 +74,7 @@ def test_a_gpu_with_a_layout_offers_its_slices_and_counts_as_large_as_before() -
     slices = place(A100, (("2g.10gb", 2),))
     only = A100.only(slices)
     assert only.memory_slices == A100.memory_slices == 8
-    assert (only.compute_slices, only.engine_totals) == (A100.compute_slices, A100.engine_totals)
+    assert only.totals == A100.totals
     assert {p.name for p in only.profiles if p.placements} == {"2g.10gb"}
     taken = only.usage(slices[:1])
     assert only.placeable(taken)["2g.10gb"] == 1

@@ -9,7 +9,7 @@ import pynvml
 import pytest
 
 from sim.nvml.cabi import Return
-from sim.nvml.machine import GpuSpec
+from sim.nvml.machine import GpuSpec, Machine
 from sim.nvml.products import FIXTURES, Product, load_product, product_names
 from tests.sim.nvml.calls import create_at, device, gpu_instances, placements, refused
 from tests.sim.nvml.conftest import Start
@@ -102,6 +102,13 @@ def test_fixtures_are_consistent_and_say_what_they_assume(product: str) -> None:
     assert loaded.whole.size == loaded.memory_slices
 
 
+def test_the_enum_is_not_the_id(a100: Machine) -> None:
+    info = pynvml.nvmlDeviceGetGpuInstanceProfileInfo(device(), 0)
+    assert info.id == 19
+    with refused(Return.INVALID_ARGUMENT):
+        placements(device(), 1)
+
+
 def test_with_mig_mode_off_only_the_old_profile_form_and_placements_answer(start: Start) -> None:
     start(GpuSpec("A100-SXM4-40GB", mig=False))
     assert pynvml.nvmlDeviceGetGpuInstanceProfileInfo(device(), 0, 1).id == 19
@@ -136,6 +143,11 @@ def test_identity_of_a_gpu(start: Start) -> None:
         pynvml.nvmlDeviceGetHandleByPciBusId(pci.busId),
     ):
         assert pynvml.nvmlDeviceGetUUID(handle) == uuid
+
+
+def test_the_memory_of_a_gpu(a100: Machine) -> None:
+    total = 40960 * 1024 * 1024
+    assert pynvml.nvmlDeviceGetMemoryInfo(device()).total == total
 
 
 def test_an_invented_product_works_without_a_line_of_code(start: Start, tmp_path: Path) -> None:

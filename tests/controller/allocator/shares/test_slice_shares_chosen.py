@@ -76,7 +76,7 @@ def test_sharers_take_the_room_of_one_slice() -> None:
     records = [instance("1g.5gb", 0, uid=uid) for uid in "ab"]
     known = with_gpus(shared(instances=tuple(records)))
     state = known.fleet.nodes["node-a"].gpus[0]
-    assert (state.instances, state.usage.compute_slices) == (1, 1)
+    assert (state.instances, state.usage.counts.compute_slices) == (1, 1)
     assert len(state.holdings) == 2
 
 
