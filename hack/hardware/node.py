@@ -65,9 +65,10 @@ class Node:
                 self._claims.delete([ref])
 
     def size(self) -> dict[str, float]:
-        """Memory in MiB and threads of the node program now."""
-        rss, threads = self._plugin.status("VmRSS"), self._plugin.status("Threads")
-        return {"memory_mib": round(rss / _MIB, 1), "threads": threads}
+        """Memory in MiB, of it what is of files, and threads of the node program now."""
+        kib = {"memory_mib": "VmRSS", "of_files_mib": "RssFile"}
+        sizes = {name: round(self._plugin.status(each) / _MIB, 1) for name, each in kib.items()}
+        return {**sizes, "threads": self._plugin.status("Threads")}
 
     def close(self) -> None:
         """Close the connection of kubelet."""

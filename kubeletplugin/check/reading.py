@@ -6,6 +6,7 @@ import os
 import platform
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -35,7 +36,7 @@ from kubeletplugin.host.processes import named_processes, open_nodes, openers
 from kubeletplugin.host.roots import Roots
 from kubeletplugin.nvml.condition import health
 from kubeletplugin.nvml.errors import NvmlError, at_hand, enable_mig
-from kubeletplugin.nvml.gpus import Card, Discovery, discover
+from kubeletplugin.nvml.gpus import Card, Discovery, discover, read_geometry
 from kubeletplugin.nvml.instances import list_compute_instances, list_gpu_instances
 from kubeletplugin.nvml.session import Session
 from kubeletplugin.options import Options
@@ -88,7 +89,7 @@ def read(session: Session, options: Options, *, taken: str) -> Report:
     gpus = tuple(_gpu(session, roots, card) for card in cards)
     if cards:
         _modes(notebook, cards, gpus)
-        _profiles(notebook, cards)
+        _profiles(notebook, session, cards)
     examine_driver(
         notebook,
         roots,
@@ -237,19 +238,26 @@ def _modes(notebook: Notebook, cards: Sequence[Card], gpus: Sequence[Gpu]) -> No
         notebook.missing(item, f"no GPU can do MIG: {names}", "use A30, A100, H100 or newer")
 
 
-def _profiles(notebook: Notebook, cards: Sequence[Card]) -> None:
-    alike = Counter((c.product_name, _offer(c)) for c in cards if c.mig_capable)
+def _profiles(notebook: Notebook, session: Session, cards: Sequence[Card]) -> None:
+    alike = Counter((c.product_name, _offer(session, c)) for c in cards if c.mig_capable)
     for (product, offer), count in alike.items():
         if offer:
             notebook.ok(Item.PROFILES, f"{count} x {product}: {offer}")
         else:
-            text = f"{count} x {product}: NVML tells no profiles, as it does in MIG mode"
-            notebook.note(Item.PROFILES, text)
+            notebook.note(Item.PROFILES, f"{count} x {product}: NVML tells no profiles")
 
 
-def _offer(card: Card) -> str:
-    profiles = card.geometry.profiles if card.geometry else ()
-    return ", ".join(f"{p.name} x{len(p.placements)}" for p in profiles)
+def _offer(session: Session, card: Card) -> str:
+    """Profiles of a GPU and the number of their placements, which NVML tells without MIG mode."""
+    geometry, gpu = card.geometry, card.uuid
+    if geometry is None:
+        with suppress(NvmlError):
+            geometry = session.as_one(
+                lambda: read_geometry(session, session.device(gpu), gpu=gpu), gpu=gpu
+            )
+    return (
+        ", ".join(f"{p.name} x{len(p.placements)}" for p in geometry.profiles) if geometry else ""
+    )
 
 
 def _kubelet(notebook: Notebook, roots: Roots, *, driver: str) -> None:

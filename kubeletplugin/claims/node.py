@@ -211,8 +211,8 @@ class ClaimTasks:
                 future.exception(timeout=max(0.0, left))
             except TimeoutError:
                 raise DeadlineError(
-                    f"{under_way} is still under way, probably because the GPU or the API server "
-                    "answers slowly; it goes on, and a repeated call joins it"
+                    f"{under_way} is still under way, probably because the GPU, the API server or "
+                    "an MPS daemon answers slowly; it goes on, and a repeated call joins it"
                 ) from None
             if under_way == name:
                 result: T = future.result()

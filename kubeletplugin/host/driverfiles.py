@@ -37,6 +37,7 @@ from kubeletplugin.host.libraries import (
     library_directories,
     library_links,
     library_mounts,
+    read_library,
     this_architecture,
 )
 from kubeletplugin.host.roots import Roots, inside, located
@@ -283,7 +284,10 @@ class DriverSearch:
                 places = self._places(root, directories, programs)
                 self._watched, self._mark = _watched(map(str, places))
                 opencl = _found(roots, _OPENCL, CONFIGURATION_DIRECTORIES)
-                found = {p: _found(roots, p, programs) for p in PROGRAMS}
+                found = {
+                    name: _found(roots, name, self._programs) or _program(roots, name, programs)
+                    for name in PROGRAMS
+                }
                 known = self._known = DriverFiles(
                     version=driver_version,
                     roots=roots,
@@ -440,6 +444,18 @@ def _beside(directories: Iterable[str]) -> tuple[str, ...]:
     """Directories of programs beside directories of libraries: ``bin`` beside ``lib64``."""
     above = (up for d in directories for up in (Path(d).parent, Path(d).parent.parent))
     return tuple(dict.fromkeys(str(up / "bin").lstrip("/") for up in above))
+
+
+def _program(roots: Roots, name: str, directories: Sequence[str]) -> tuple[str, str] | None:
+    """As :func:`_found`; a script is taken only if there is no compiled program.
+
+    A distribution's script starts the program at a path that a container lacks.
+    """
+    for directory in directories:
+        at = located(roots, f"{directory}/{name}")
+        if at is not None and read_library(at[0]) is not None:
+            return f"/{directory}", at[1]
+    return _found(roots, name, directories)
 
 
 def _found(roots: Roots, name: str, directories: Iterable[str]) -> tuple[str, str] | None:

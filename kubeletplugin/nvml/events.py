@@ -117,7 +117,7 @@ class GpuEvents:
                 gpu=self._gpu,
                 detail="the GPU delivers no XID events",
             )
-        self._set = self._call(pynvml.nvmlEventSetCreate)
+        self._set = self._session.event_sets[self._label] = self._call(pynvml.nvmlEventSetCreate)
         self._generation = self._session.generation
         types = supported & _WANTED
         try:
@@ -129,6 +129,7 @@ class GpuEvents:
     def _free(self) -> None:
         registered, self._set = self._set, None
         if registered is not None and self._generation == self._session.generation:
+            self._session.event_sets.pop(self._label, None)
             with suppress(NvmlError):
                 self._call(pynvml.nvmlEventSetFree, registered)
 

@@ -1,8 +1,8 @@
 """The process's one NVML session: the library, the calls into it, and the handles of GPUs.
 
 The session stays open: without one, looking up a MIG handle by UUID was seen to take ten seconds
-under load. nvml.h promises nothing about nvmlShutdown while other calls are inside the library, so
-that nvmlShutdown is called only when no other call of ours runs.
+under load. nvmlShutdown waits until other calls have left the library (580.159 on H100; nvml.h says
+nothing), so that it is called only when no other call of ours runs.
 
 By nvml.h, nvmlDeviceGetHandleByUUID may answer GPU_IS_LOST as soon as any GPU is lost, and may
 initialise other GPUs. By index and by PCI address only the GPU that is asked for answers: so
@@ -94,6 +94,9 @@ class Session:
         self.compute_profiles: dict[tuple[str, int], tuple[ComputeProfile, ...]] = {}
         """Compute-instance profiles, by the GPU's UUID and the id of the GPU-instance profile; kept
         in this generation once an instance was made by them, so that they are asked for once."""
+        self.event_sets: dict[str, Any] = {}
+        """Event sets that were not freed, by what they are for. Freed before NVML is shut down: one
+        that is left keeps the device files of its GPUs open (580.159 on H100)."""
         self.is_open = False
         """True if ``open`` has succeeded and ``close`` was not called since."""
         self.generation = 0
@@ -325,10 +328,13 @@ class Session:
 
     def _end(self) -> None:
         self._initialised = False
-        try:
-            self._operate(partial(self._ask, pynvml.nvmlShutdown), gpu="", alone=True)
-        except NvmlError as error:
-            _log.warning("nvmlShutdown: %s", error)
+        left, self.event_sets = list(self.event_sets.values()), {}
+        ends = [partial(self._ask, pynvml.nvmlEventSetFree, each) for each in left]
+        for end in (*ends, partial(self._ask, pynvml.nvmlShutdown)):
+            try:
+                self._operate(end, gpu="", alone=True)
+            except NvmlError as error:
+                _log.warning("%s", error)
 
     def _operate(self, work: Callable[[], T], *, gpu: str, alone: bool = False) -> T:
         began = time.monotonic()

@@ -142,8 +142,7 @@ class Variants(msgspec.Struct, frozen=True, kw_only=True):
     and 8) are made or refused as the `product` says, or all of them are `refused`.
     `after_loss`: a GPU that was lost answers again in the `same` NVML session, or only in the next
     one (`anew`).
-    `shutdown`: nvmlShutdown with event waits under way lets them `end`, or they stay where they are
-    (`hang`).
+    `shutdown`: nvmlShutdown `waits` until event waits are over, or they never come back (`hang`).
     `attach`: a handle holds the GPU that was `asked` for (by UUID also those that were looked at on
     the way), or `all` of the node.
     `config_events`: changes of instances are `delivered` as events, or such are `not supported`.
@@ -171,7 +170,7 @@ class Variants(msgspec.Struct, frozen=True, kw_only=True):
     processes: Literal["seen", "hidden"] = "seen"
     full_compute: Literal["product", "refused"] = "product"
     after_loss: Literal["same", "anew"] = "same"
-    shutdown: Literal["end", "hang"] = "end"
+    shutdown: Literal["waits", "hang"] = "waits"
     attach: Literal["asked", "all"] = "asked"
     config_events: Literal["delivered", "not supported"] = "delivered"
     recovery_action: Literal["event", "silent", "none"] = "event"

@@ -102,7 +102,7 @@ class Target:
     key: int = 0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class EventSet:
     """An event set: GPUs registered with a mask of event types, and the last event seen."""
 
@@ -113,7 +113,8 @@ class EventSet:
 class Session:
     """The simulated library's memory in this process, over the machine in `directory`.
 
-    `openings` counts initialisations, `waits` the waits for events that have looked for one.
+    `openings` counts initialisations, `waits` the waits for events that have looked for one;
+    `inside` has the event set of each wait that is under way.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -124,11 +125,13 @@ class Session:
         self.openings = 0
         self.waits = 0
         self.event_sets: dict[int, EventSet] = {}
+        self.inside: list[EventSet] = []
         state = self.store.read()
         self._version = state.library_version or state.driver_version
         self._mapping = _mapped(state)
         self.client = Client(directory)
         self._held: set[str] = set()
+        self._left: set[str] = set()
         self._mutex = Lock()
         self._next_address = _FIRST_ADDRESS
         self._targets: dict[int, Target] = {}
@@ -155,6 +158,7 @@ class Session:
                 gpus = self.store.read().gpus
                 self._losses = {g.uuid: g.losses for g in gpus if not g.lost}
             self.references += 1
+            self._held |= self._left
             self.client.hold(self._held)
 
     def close(self) -> None:
@@ -168,6 +172,8 @@ class Session:
         """The process is gone, and with it all that it held."""
         with self._mutex:
             self.references = 0
+            self.event_sets.clear()
+            self._left.clear()
             self._forget()
         if self._mapping is not None:
             self._mapping.close()
@@ -185,9 +191,14 @@ class Session:
     def _forget(self) -> None:
         self._targets.clear()
         self._addresses.clear()
+        # An event set that is left keeps its GPUs' device files open (580.159 on H100).
+        self._left.update(*(events.masks for events in self.event_sets.values()))
         self.event_sets.clear()
         self._held.clear()
-        self.client.release()
+        if self._left:
+            self.client.hold(self._left)
+        else:
+            self.client.release()
 
     def new_address(self) -> int:
         """An address that this process never had before."""

@@ -62,11 +62,10 @@ def profile_info(session: Session, device: Any, enum: Any, info: Any) -> None:
 
 @exported("nvmlDeviceGetGpuInstanceProfileInfoV")
 def profile_info_v(session: Session, device: Any, enum: Any, info: Any) -> None:
-    """Profile by enum, with its name."""
+    """Profile by enum, with its name; in no need of MIG mode (580.159 on H100)."""
     profile = _by_enum(session, device, enum)
     kind, version = pynvml.c_nvmlGpuInstanceProfileInfo_v2_t, pynvml.nvmlGpuInstanceProfileInfo_v2
     found = versioned(info, kind, version)
-    hardware.require_mig(session.device(device)[0])
     _fill(found, profile)
     found.name = f"MIG {profile.name}"
 
@@ -92,7 +91,6 @@ def possible_placements(
 def remaining_capacity(session: Session, device: Any, profile_id: Any, count: Any) -> None:
     """Number of instances of a profile that still fit."""
     gpu, product = session.device(device)
-    hardware.require_mig(gpu)
     profile = hardware.profile_of(product, integer(profile_id))
     put_uint(count, hardware.remaining_capacity(gpu, product, profile))
 

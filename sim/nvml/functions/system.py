@@ -35,7 +35,9 @@ def init(session: Session, *_flags: Any) -> None:
 
 @exported("nvmlShutdown", on_handle=False)
 def shutdown(session: Session) -> None:
-    """Undoes one initialisation; what becomes of waits for events is a variant."""
+    """Undoes one initialisation, once waits for events are over; they never are: a variant."""
+    while session.inside and session.store.read().variants.shutdown == "waits":
+        time.sleep(_POLL_SECONDS)
     session.close()
 
 
@@ -139,8 +141,10 @@ def create(session: Session, handle: Any) -> None:
 
 @exported("nvmlEventSetFree", on_handle=False)
 def free(session: Session, handle: Any) -> None:
-    """Free an event set."""
-    _event_set(session, handle)
+    """Free an event set, once waits for its events are over (580.159 on H100)."""
+    events = _event_set(session, handle)
+    while events in session.inside:
+        time.sleep(_POLL_SECONDS)
     del session.event_sets[address(handle)]
 
 
@@ -173,27 +177,26 @@ def _next_event(session: Session, events: EventSet) -> Event | None:
     return None
 
 
-def _after_shutdown(session: Session) -> None:
-    """Answer to a wait under which the library was shut down."""
-    while session.store.read().variants.shutdown == "hang":
-        time.sleep(_POLL_SECONDS)
-    raise RefusedError(Return.UNINITIALIZED)
-
-
 @exported("nvmlEventSetWait_v2", on_handle=False)
 def wait(session: Session, handle: Any, data: Any, timeout_ms: Any) -> None:
     """Delivers the next event; TIMEOUT without one, GPU_IS_LOST if a GPU of the set is."""
     deadline = time.monotonic() + integer(timeout_ms) / 1000
     events = _event_set(session, handle)
     opening = session.openings
-    while (event := _next_event(session, events)) is None:
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise RefusedError(Return.TIMEOUT)
-        session.waits += 1
-        time.sleep(min(left, _POLL_SECONDS))
-        if session.references == 0 or session.openings != opening:
-            _after_shutdown(session)
+    session.inside.append(events)
+    try:
+        while (event := _next_event(session, events)) is None:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise RefusedError(Return.TIMEOUT)
+            session.waits += 1
+            time.sleep(min(left, _POLL_SECONDS))
+            while session.references == 0 or session.openings != opening:
+                if session.store.read().variants.shutdown != "hang":
+                    raise RefusedError(Return.UNINITIALIZED)
+                time.sleep(_POLL_SECONDS)
+    finally:
+        session.inside.remove(events)
     events.last = event.sequence
     gpu = session.store.read().gpu(event.gpu)
     if gpu is None:

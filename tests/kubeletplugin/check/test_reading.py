@@ -203,3 +203,9 @@ def test_what_the_driver_says_of_a_gpu_is_shown_with_those_who_have_it_open(
     assert [bool(g.unavailable) for g in report.gpus] == [True, False]
     node.machine.disturb(1, fabric=1)
     assert "none of 2 GPUs in MIG mode" in text(node.check().report, Item.GPUS)
+
+
+def test_profiles_are_told_without_mig_mode(make_node: MakeNode) -> None:
+    node = make_node(H100)
+    node.machine.set_mig_mode(0, enabled=False)
+    assert "1g.10gb x7, 2g.20gb x3" in text(node.check().report, Item.PROFILES)

@@ -107,6 +107,20 @@ def test_a_directory_of_programs_that_is_named_goes_first(host: Path) -> None:
     assert search.find(VERSION).lacking == ""
 
 
+def test_a_program_goes_before_a_script_that_starts_it(tmp_path: Path) -> None:
+    """The script is in /usr/bin, the program beside the libraries that the loader's cache names."""
+    install(tmp_path, "opt/nvidia/lib64")
+    (tmp_path / "usr/lib64").mkdir()
+    real = tmp_path / "opt/nvidia/bin/nvidia-smi"
+    search = DriverSearch(roots(tmp_path), directories=("usr/lib64", "opt/nvidia/lib64"))
+    assert search.find(VERSION).programs["nvidia-smi"] == "/usr/bin/nvidia-smi"
+    library(real, "")
+    assert search.find(VERSION).programs["nvidia-smi"] == "/opt/nvidia/bin/nvidia-smi"
+    program(tmp_path / "opt/tools/nvidia-smi")
+    named = DriverSearch(roots(tmp_path), directories=search.directories, programs=("opt/tools",))
+    assert named.find(VERSION).programs["nvidia-smi"] == "/opt/tools/nvidia-smi"
+
+
 STORE = f"store/abc-nvidia-{VERSION}/lib"
 
 

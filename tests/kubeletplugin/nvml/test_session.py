@@ -11,10 +11,11 @@ import pytest
 
 import sim.nvml
 from kubeletplugin.nvml.errors import DriverUnavailableError, GpuLostError, NvmlError
-from kubeletplugin.nvml.events import GpuEvents
+from kubeletplugin.nvml.events import GpuEvents, Xid
 from kubeletplugin.nvml.gpus import discover, mig_mode
 from kubeletplugin.nvml.session import Session
 from sim.nvml.faults import Fault
+from sim.nvml.gpus.clients import clients
 from sim.nvml.machine import GpuSpec, Machine
 from sim.nvml.products import Variants
 from tests.helpers.waiting import wait_for
@@ -24,7 +25,7 @@ GPU = GpuSpec("A30")
 SHORT = 0.2
 """A call's deadline, where a test waits for it to pass."""
 BOTH_LOOKUPS = [Variants(lookup_by_uuid="any"), Variants(lookup_by_uuid="own")]
-BOTH_SHUTDOWNS = [Variants(shutdown="end"), Variants(shutdown="hang")]
+BOTH_SHUTDOWNS = [Variants(shutdown="waits"), Variants(shutdown="hang")]
 
 
 @pytest.fixture
@@ -178,6 +179,18 @@ def test_waits_for_events_are_ended_before_nvml_is_shut_down(
     assert called[:at].count("nvmlEventSetFree") == 3
     assert "nvmlEventSetWait_v2" not in called[at:]
     assert session.is_open == again
+
+
+def test_nothing_of_a_gpu_is_open_after_an_event_and_a_shutdown(
+    machine: Machine, session: Session
+) -> None:
+    """Also where the next event is not waited for yet."""
+    gpu = uuids(machine)[0]
+    events = GpuEvents(session, gpu)
+    threading.Timer(0.2, machine.raise_event, (0, 31)).start()
+    assert events.next(60.0) == Xid(31)
+    assert session.close()
+    assert clients(machine.directory) == []
 
 
 def test_nvml_is_left_alone_rather_than_shut_down_under_a_call(

@@ -109,16 +109,17 @@ def test_the_enum_is_not_the_id(a100: Machine) -> None:
         placements(device(), 1)
 
 
-def test_with_mig_mode_off_only_the_old_profile_form_and_placements_answer(start: Start) -> None:
+def test_with_mig_mode_off_profiles_and_placements_answer_and_instances_do_not(
+    start: Start,
+) -> None:
+    """Of profiles and placements as on an H100 (580.159)."""
     start(GpuSpec("A100-SXM4-40GB", mig=False))
     assert pynvml.nvmlDeviceGetGpuInstanceProfileInfo(device(), 0, 1).id == 19
+    assert pynvml.nvmlDeviceGetGpuInstanceProfileInfo(device(), 0, 2).name == b"MIG 1g.5gb"
     assert len(placements(device(), 19)) == 7
-    with refused(Return.NOT_SUPPORTED):
-        pynvml.nvmlDeviceGetGpuInstanceProfileInfo(device(), 0, 2)
+    assert pynvml.nvmlDeviceGetGpuInstanceRemainingCapacity(device(), 19) == 7
     with refused(Return.NOT_SUPPORTED):
         gpu_instances(device(), 19)
-    with refused(Return.NOT_SUPPORTED):
-        pynvml.nvmlDeviceGetGpuInstanceRemainingCapacity(device(), 19)
     with refused(Return.NOT_SUPPORTED):
         create_at(device(), 19, 0, 1)
 

@@ -1,11 +1,13 @@
 """What the simulated driver does where no source settles it: each variant and its opposite."""
 
 import threading
+import time
 
 import pynvml
 import pytest
 
 from sim.nvml.cabi import Return
+from sim.nvml.gpus.clients import clients
 from sim.nvml.products import Variants
 from tests.helpers.waiting import wait_for
 from tests.sim.nvml.calls import create_at, device, mig_device, refused
@@ -50,28 +52,38 @@ def test_a_gpu_that_was_lost_is_back_at_once_or_in_the_next_session(
     device(0)
 
 
-@pytest.mark.parametrize("stays", [False, True])
-def test_waits_end_with_the_library_or_stay(start: Start, *, stays: bool) -> None:
-    machine = start("A30")
-    machine.configure(variants=Variants(shutdown="hang" if stays else "end"))
-    events = pynvml.nvmlEventSetCreate()
+def ended_waits(milliseconds: int) -> list[int]:
+    """Codes of the ended waits, of which one begins; returns once it is in the library."""
+    events, codes = pynvml.nvmlEventSetCreate(), list[int]()
     pynvml.nvmlDeviceRegisterEvents(device(), pynvml.nvmlEventTypeXidCriticalError, events)
-    codes: list[int] = []
 
     def wait() -> None:
         try:
-            pynvml.nvmlEventSetWait_v2(events, 3_600_000)
+            pynvml.nvmlEventSetWait_v2(events, milliseconds)
         except pynvml.NVMLError as error:
             codes.append(error.value)
 
-    waiting = threading.Thread(target=wait, daemon=True)
-    waiting.start()
+    threading.Thread(target=wait, daemon=True).start()
     wait_for("the wait", pynvml.nvmlLib.waits)
+    return codes
+
+
+def test_the_library_ends_after_waits_and_a_set_that_is_left_holds_its_gpu(start: Start) -> None:
+    machine = start("A30", "A30")
+    codes = ended_waits(500)
     pynvml.nvmlShutdown()
-    if stays:
-        waiting.join(1.0)
-        assert waiting.is_alive()
-        machine.configure(variants=Variants())
+    assert codes == [Return.TIMEOUT]
+    assert [holder.gpus for holder in clients(machine.directory)] == [(machine.gpu(0).uuid,)]
+
+
+def test_waits_outlast_the_library(start: Start) -> None:
+    machine = start("A30")
+    machine.configure(variants=Variants(shutdown="hang"))
+    codes = ended_waits(3_600_000)
+    pynvml.nvmlShutdown()
+    time.sleep(1.0)
+    assert codes == []
+    machine.configure(variants=Variants())
     wait_for("its end", lambda: codes)
     assert codes == [Return.UNINITIALIZED]
 
