@@ -109,20 +109,6 @@ def test_a_sample_gets_what_it_asks_for(dropped: Site, name: str) -> None:
     assert given(dropped) == sorted((on, each.replace(".", "")) for each in sample.given)
 
 
-def test_a_pod_with_limits_gets_a_whole_gpu(dropped: Site) -> None:
-    api = dropped.api
-    dropped.wait(
-        "the extended resource",
-        lambda: api.get("DeviceClass", "gpu.nvidia.com")["spec"].get("extendedResourceName"),
-    )
-    body = pod("limits", SLEEPING)
-    (container,) = body["spec"]["containers"]
-    container["resources"] = {"limits": {"nvidia.com/gpu": "1"}}
-    api.create(body)
-    bound(dropped, "limits")
-    assert node(api, "limits") == "whole"
-
-
 def test_the_plugin_ends_and_stays_away_while_nvidias_slices_are_there(dropped: Site) -> None:
     api, plugin = dropped.api, dropped.driver.plugins["sliced"]
     theirs = resource_slice("sliced", future_mig(0), name="sliced-gpu.nvidia.com-x")

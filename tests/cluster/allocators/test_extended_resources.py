@@ -11,9 +11,6 @@ import pytest
 from dra.common.resources import Obj
 from hack.cluster.api import ApiError
 from hack.cluster.binaries import Binaries
-from hack.cluster.chart import render
-from hack.cluster.installation import apply
-from tests.cluster.allocators.test_examples import Applied, admitted, devices, example
 from tests.cluster.harness.pods import pod
 from tests.cluster.harness.schedulersite import Site, settled, site
 from tests.cluster.harness.workload import SLEEPING
@@ -95,18 +92,3 @@ def test_a_class_that_appears_later_keeps_its_pods(one: Site) -> None:
     assert class_of(one, "ours") == OURS
     for name in ("theirs", "ours"):
         api.delete("Pod", name, grace=0)
-
-
-def test_memory_by_limits_gets_the_smallest_profile_from_kube_scheduler_too(one: Site) -> None:
-    """The controller makes the template, and kube-scheduler allocates the claims."""
-    for each in render():
-        if each["metadata"]["name"].endswith("pod-limits"):
-            apply(one.api, each)
-    for each in example("limits-namespace"):
-        apply(one.api, each)
-    one.wait("policy", lambda: admitted(one.api))
-    with Applied(one, "limits-memory") as applied:
-        (made,) = applied.bound("limits-memory")
-        (found,) = devices(one.api, made).values()
-        assert len(found) == 2
-        assert {each.profile_label for each in found} == {"1g10gb"}

@@ -178,11 +178,6 @@ def test_a_driver_at_rest_writes_nothing_on_any_version(version: Site) -> None:
     at_rest(version)
 
 
-def test_a_driver_at_rest_writes_nothing_without_the_gates(bare: Site) -> None:
-    """Dropped fields are not written again and again."""
-    at_rest(bare)
-
-
 def at_rest(site: Site) -> None:
     """A pod runs, its claim is described, and nothing is to be done."""
     claim = run(site, "resting")
@@ -217,13 +212,6 @@ def test_a_pod_runs_with_its_slice_without_the_gates(bare: Site) -> None:
     (instance,) = gpu["instances"]
     assert instance["claim"]["name"] == name
     bare.workload.clear()
-
-
-def test_alternatives_are_refused_by_the_server_without_their_gate(bare: Site) -> None:
-    with pytest.raises(ApiError) as refused:
-        bare.api.create(one_of("1g.5gb", "2g.10gb"))
-    assert refused.value.status == 422
-    assert "exactly" in str(refused.value)
 
 
 def test_daemons_end_and_say_why_where_claims_are_not_served(

@@ -92,15 +92,6 @@ def test_unmodified_pods_with_limits_are_bound(mixed: Site, pods: list[str]) -> 
     assert status["requestMappings"][0]["resourceName"] == "nvidia.com/mig-1g.5gb"
 
 
-def test_a_claim_by_memory_gets_the_smallest_slice_that_does(mixed: Site, pods: list[str]) -> None:
-    api = mixed.api
-    template(api, "mig-min-20gb")
-    pods.append(start(api, "by-memory", "min-20gb", allocator="scheduler"))
-    mixed.wait("node", lambda: node(api, "by-memory"))
-    ((_, device),) = mixed.devices()
-    assert device.profile_label == "3g20gb"
-
-
 def test_the_controller_keeps_to_its_own_nodes(mixed: Site, pods: list[str]) -> None:
     api = mixed.api
     pods.append(start(api, "ours-0", "2g.10gb", allocator="controller"))

@@ -13,7 +13,6 @@ import pytest
 from dra.common.resources import MIG_NODES
 from dra.gpu.mignode import from_mignode, to_mignode
 from dra.kube.client import KubeApi
-from dra.kube.errors import InvalidError
 from hack.cluster.controlplane import ADMIN, ControlPlane
 from tests.dra.gpu.test_mignode import INVENTORY
 
@@ -43,13 +42,6 @@ def stored(kube: KubeApi) -> dict[str, Any]:
 
 def test_the_schema_keeps_every_field_of_an_inventory(kube: KubeApi) -> None:
     assert from_mignode(stored(kube)) == INVENTORY
-
-
-def test_the_schema_refuses_an_unknown_allocator(kube: KubeApi) -> None:
-    body = to_mignode(INVENTORY)
-    body["spec"]["allocator"] = "dice"
-    with pytest.raises(InvalidError, match=r"spec\.allocator"):
-        kube.create(MIG_NODES, body)
 
 
 def test_kubectl_shows_a_node_at_a_glance(kube: KubeApi, control_plane: ControlPlane) -> None:

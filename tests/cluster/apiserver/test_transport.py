@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dra.common.resources import EVENTS, NAMESPACES, NODES, RESOURCE_CLAIMS, Obj
+from dra.common.resources import NAMESPACES, RESOURCE_CLAIMS, Obj
 from dra.kube.client import KubeApi
 from dra.kube.errors import (
     AlreadyExistsError,
@@ -17,8 +17,6 @@ from dra.kube.errors import (
     InvalidError,
     ObjectNotFoundError,
 )
-from dra.kube.events import EventRecorder
-from dra.kube.lease import LeaderElector, LeaseLock, LeaseTimes
 from dra.kube.reflector import Change, Reflector
 from hack.cluster.controlplane import ADMIN, SCHEDULER, ControlPlane
 from sim.processes import wait_for
@@ -121,15 +119,6 @@ def test_an_allocation_without_timestamp_is_accepted_and_then_immutable(
         write({"allocationTimestamp": "2026-11-21T03:31:30Z"})
 
 
-def test_a_list_follows_its_pages(kube: KubeApi, claim: Obj) -> None:
-    names = [f"page-{number:02}" for number in range(30)]  # the first page has 25
-    for name in names:
-        kube.create(RESOURCE_CLAIMS, new_claim(name, part="pages"))
-    listed = kube.list(RESOURCE_CLAIMS, namespace=NAMESPACE, label_selector="part=pages")
-    assert [item["metadata"]["name"] for item in listed.items] == names
-    assert {item["kind"] for item in listed.items} == {"ResourceClaim"}
-
-
 def test_a_reflector_reports_the_life_of_a_claim(
     kube: KubeApi, claim: Obj, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,58 +143,6 @@ def test_a_reflector_reports_the_life_of_a_claim(
         reflector.stop()
     assert [change.kind for change in changes] == ["added", "modified", "deleted"]
     assert reflector.store.list() == []
-
-
-def test_the_second_candidate_leads_when_the_first_gives_the_lease_back(kube: KubeApi) -> None:
-    times = LeaseTimes(lease_duration=6, renew_deadline=4.0, retry_period=0.5)
-    first, second = (
-        LeaderElector(LeaseLock(kube, namespace=NAMESPACE, name="lease", identity=who, times=times))
-        for who in ("first", "second")
-    )
-    led: list[str] = []
-
-    def compete(elector: LeaderElector, who: str) -> threading.Thread:
-        def lead(lost: threading.Event) -> None:
-            led.append(who)
-            lost.wait()
-
-        thread = threading.Thread(target=elector.run, args=(lead,), daemon=True)
-        thread.start()
-        return thread
-
-    threads = [compete(first, "first")]
-    wait_for("first leader", lambda: led == ["first"])
-    threads.append(compete(second, "second"))
-    first.stop()
-    wait_for("second leader", lambda: led == ["first", "second"], timeout=5)
-    second.stop()
-    for thread in threads:
-        thread.join(10)
-        assert not thread.is_alive()
-
-
-def test_a_repeated_event_is_counted_up(kube: KubeApi, claim: Obj) -> None:
-    recorder = EventRecorder(kube, component="cluster-tests")
-    for _ in range(3):
-        recorder.emit(claim, "Waiting", "no slice is free", warning=True)
-        assert recorder.flush(10)
-    recorder.close()
-    (event,) = kube.list(
-        EVENTS, namespace=NAMESPACE, field_selector="involvedObject.name=claim"
-    ).items
-    assert (event["count"], event["type"], event["reason"]) == (3, "Warning", "Waiting")
-    assert recorder.dropped == 0
-
-
-def test_an_event_about_a_cluster_scoped_object_is_accepted(kube: KubeApi) -> None:
-    node = kube.create(NODES, {"metadata": {"name": "told"}})
-    recorder = EventRecorder(kube, component="cluster-tests")
-    recorder.emit({**node, "apiVersion": "v1", "kind": "Node"}, "Told", "of a node")
-    assert recorder.flush(10)
-    recorder.close()
-    kube.delete(NODES, "told")
-    (event,) = kube.list(EVENTS, field_selector="involvedObject.name=told,reason=Told").items
-    assert event["involvedObject"]["kind"] == "Node"
 
 
 def _after(seconds: float) -> Callable[[], bool]:

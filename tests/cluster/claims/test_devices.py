@@ -24,25 +24,10 @@ AT_LEAST_12GI = "device.capacity['mig.dra.dev'].memory.compareTo(quantity('12Gi'
 TOLERATION = {"key": "example.com/hot", "operator": "Exists", "effect": "NoExecute"}
 
 
-def test_several_devices_and_requests_are_bound(serve: Serve) -> None:
-    results = serve(
-        "several", exactly("one", "mig-2g.10gb", count=2), exactly("two", "mig-3g.20gb")
-    )
-    assert sorted(r["request"] for r in results) == ["one", "one", "two"]
-
-
 def test_a_claim_that_a_pod_has_under_two_names_is_bound_with_what_it_asks_for(
     serve: Serve,
 ) -> None:
     assert len(serve("twice", exactly("one", "mig-1g.5gb"), names=("one", "other"))) == 1
-
-
-def test_devices_of_one_gpu_are_bound(serve: Serve) -> None:
-    names = ("mig-4g.20gb", "mig-2g.10gb", "mig-1g.5gb")
-    requests = [exactly(f"r{n}", name) for n, name in enumerate(names)]
-    results = serve("same", *requests, constraints=[{"matchAttribute": PARENT}])
-    assert len(results) == 3
-    assert len(set(gpus(results))) == 1
 
 
 def test_pairs_each_on_one_gpu_are_bound(serve: Serve) -> None:
@@ -84,31 +69,11 @@ def test_a_chosen_alternative_with_its_configuration_is_bound(served: Api, serve
     assert [c["requests"] for c in config] == [["r/small"], ["r"]]
 
 
-def test_all_slices_of_a_profile_are_bound(serve: Serve) -> None:
-    results = serve("all", exactly("r", "mig-3g.20gb", allocationMode="All"))
-    assert sorted(r["device"] for r in results) == [
-        f"gpu-{gpu}-mig-3g20gb-9-{start}" for gpu in (0, 1) for start in (0, 4)
-    ]
-
-
 def test_tolerations_are_in_the_result_that_is_bound(served: Api, serve: Serve) -> None:
     (result,) = serve("tolerant", exactly("r", "mig-1g.5gb", tolerations=[TOLERATION]))
     (request,) = served.get("ResourceClaim", "tolerant")["spec"]["devices"]["requests"]
     kept = request["exactly"].get("tolerations", [])
     assert result.get("tolerations", []) == kept
-
-
-def test_what_only_looks_is_bound_beside_what_holds(served: Api, serve: Serve) -> None:
-    labels = {"resource.kubernetes.io/admin-access": "true"}
-    served.patch("Namespace", "default", {"metadata": {"labels": labels}})
-    serve("holds", exactly("r", "mig-7g.40gb", allocationMode="All"))
-    look = exactly("look", "gpu.dra.dev", adminAccess=True, allocationMode="All")
-    for name in ("looks", "looks-too"):
-        results = serve(name, look)
-        assert [(r["device"], r["adminAccess"]) for r in results] == [
-            ("gpu-0", True),
-            ("gpu-1", True),
-        ]
 
 
 def test_a_pod_says_why_it_waits_until_it_does_not(served: Api, serve: Serve) -> None:

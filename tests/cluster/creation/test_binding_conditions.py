@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from statistics import median
 
 import pytest
 
@@ -57,16 +55,6 @@ class Ground(NodeSite):
     def devices(self) -> list[Obj]:
         slices = self.api.list("ResourceSlice", fieldSelector=f"spec.nodeName={NAME}")
         return [d for s in slices for d in s["spec"].get("devices", [])]
-
-    def run_several(self, name: str) -> list[float]:
-        """Seconds from the creation of each of a few pods until it ran."""
-        seconds = []
-        for number in range(3):
-            began = time.monotonic()
-            self.create(f"{name}-{number}")
-            self.workload.wait_for_phase(f"{name}-{number}", "Running", timeout=60)
-            seconds.append(time.monotonic() - began)
-        return seconds
 
     def settle(self, count: int) -> None:
         """Until there are as many slices as that, each on record as prepared, and nothing else."""
@@ -199,20 +187,6 @@ def test_when_kube_scheduler_has_waited_long_enough_it_begins_anew(ground: Groun
     ground.machine.clear_faults()
     ground.workload.wait_for_phase("late", "Running", timeout=90)
     ground.settle(1)
-
-
-@pytest.mark.timeout(240)
-def test_the_time_that_it_takes_is_told(ground: Ground) -> None:
-    """Printed for docs/performance.md: nothing is asserted of how fast the machine is."""
-    seconds = {"always": ground.run_several("always")}
-    with ground.driver.in_place(NAME, "--binding-conditions", "never"):
-        wait_for(
-            "another form",
-            lambda: not any(d.get("bindingConditions") for d in ground.devices()),
-        )
-        seconds["never"] = ground.run_several("never")
-    times = {wish: f"{median(found):.2f} s" for wish, found in seconds.items()}
-    print(f"created to running: {times}")  # noqa: T201
 
 
 def test_where_the_gate_is_off_nothing_waits(binaries: Binaries, root: Path) -> None:

@@ -172,21 +172,6 @@ def test_whoever_is_killed_in_between_the_pod_runs_and_nothing_is_left(
     assert len(stage.agreement.settle(context=stage.workload.describe)) == 1
 
 
-@pytest.mark.timeout(240)
-@pytest.mark.usefixtures("refusing")
-def test_after_a_failure_another_leader_places_it_elsewhere(stage: Stage) -> None:
-    """The leader is killed while kube-scheduler still waits for what cannot be made."""
-    claims = {"gpu": stage.workload.template("passed", device_class=CLASS)}
-    with watched(stage):
-        stage.workload.create(pod("passed", SLEEPING, claims=claims))
-        wait_for("the failure", lambda: failed(stage, "passed"), context=stage.workload.describe)
-        stage.driver.controller.kill()
-        stage.driver.controller.start()
-        found = stage.workload.wait_for_phase("passed", "Running", timeout=200)
-    assert found["spec"]["nodeName"] == stage.kubelet.name
-    assert len(stage.agreement.settle(context=stage.workload.describe)) == 1
-
-
 def failed(stage: Stage, name: str) -> bool:
     claim = stage.workload.claim_of(name) or {}
     conditions = [c for d in at(claim, "status", "devices") for c in d["conditions"]]

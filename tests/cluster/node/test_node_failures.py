@@ -9,7 +9,7 @@ import pytest
 
 from dra.common.resources import Obj
 from hack.cluster.kubelet import KubeletNode
-from sim.processes import Process, wait_for
+from sim.processes import wait_for
 from tests.cluster.harness.agreement import Agreement, Slice
 from tests.cluster.harness.daemons import Driver, registrations
 from tests.cluster.harness.pods import pod
@@ -44,37 +44,6 @@ def second_start(kubelet: KubeletNode, workload: Workload, running: Obj) -> list
 def identity(held: Slice) -> tuple[int, int]:
     """What of a slice a device name stands for."""
     return held.profile, held.start
-
-
-@pytest.mark.parametrize("end", [Process.stop, Process.kill], ids=["stop", "kill"])
-def test_a_restarted_kubelet_finds_its_pods_with_their_slices(
-    *,
-    end: Any,
-    agreement: Agreement,
-    driver: Driver,
-    kubelet: KubeletNode,
-    workload: Workload,
-) -> None:
-    claims = {"gpu": workload.template("kubelet", device_class="mig-1g.5gb")}
-    workload.create(lasting_pod("before", claims, kubelet))
-    workload.wait_for_phase("before", "Running")
-    held = agreement.settle(context=workload.describe)
-    container = workload.container("before")
-    mark = len(agreement.machine.mutations())
-    plugin = driver.plugins[kubelet.name]
-    registered = registrations(plugin)
-
-    end(kubelet.process)
-    kubelet.process.start()
-    wait_for("registration", lambda: registrations(plugin) > registered, context=kubelet.tails)
-    workload.create(lasting_pod("after", claims, kubelet))
-    workload.wait_for_phase("after", "Running")
-
-    now = agreement.settle(context=workload.describe)
-    assert len(now) == 2
-    assert held.items() <= now.items()
-    assert workload.container("before") == container
-    assert [call.function for call in agreement.machine.mutations()[mark:]] == CREATED
 
 
 def test_pods_get_their_slices_in_the_same_place_after_a_reboot(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import socket
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from hack.cluster.kubelet import KubeletNode
 from sim.processes import Process, wait_for
 from tests.cluster.harness.agreement import Agreement
 from tests.cluster.harness.daemons import DRIVER, Driver, registrations
-from tests.cluster.harness.stage import Stage
 from tests.cluster.harness.workload import Workload
 
 GONE_SECONDS = 90.0
@@ -29,55 +27,6 @@ def live_sockets(kubelet: KubeletNode) -> Iterator[str]:
             with socket.socket(socket.AF_UNIX) as client:
                 client.connect(str(path))
             yield path.name
-
-
-@dataclass(frozen=True, slots=True)
-class Absence:
-    """What is away, besides the plugin, while a pod is deleted by force."""
-
-    kubelet: bool = False
-    """Kubelet too."""
-    claim: bool = False
-    """And somebody takes the claim away, finalizer or not."""
-
-
-ABSENCES = {
-    "plugin": Absence(),
-    "kubelet": Absence(kubelet=True),
-    "claim": Absence(kubelet=True, claim=True),
-}
-
-
-@pytest.mark.timeout(240)
-@pytest.mark.parametrize("away", ABSENCES.values(), ids=ABSENCES)
-def test_the_slice_of_a_pod_deleted_by_force_goes_when_the_plugin_is_back(
-    *, away: Absence, stage: Stage
-) -> None:
-    agreement, api, workload = stage.agreement, stage.api, stage.workload
-    claims = {"gpu": workload.template("forced", device_class="mig-1g.5gb")}
-    workload.run("forced", "stays", claims=claims, **stage.where)
-    held = agreement.settle(context=workload.describe)
-    claim = workload.claim_of("forced")
-    assert claim is not None
-    down = [stage.plugin, *([stage.kubelet.process] if away.kubelet else [])]
-
-    for process in down:
-        process.kill()
-    api.delete("Pod", "forced", grace=0)
-    workload.wait_for_ending(claim)
-    if away.claim:
-        freed = {"metadata": {"finalizers": None}}
-        api.patch("ResourceClaim", claim["metadata"]["name"], freed)
-    assert len(agreement.machine.gpu().gpu_instances) == 3
-    for process in down:
-        process.start()
-
-    workload.wait_for_end(claim, timeout=GONE_SECONDS)
-    left = agreement.settle(timeout=GONE_SECONDS, context=workload.describe)
-    assert len(left) == 1
-    assert left.items() <= held.items()
-    workload.run("next", claims=claims, **stage.where)
-    assert len(agreement.settle(context=workload.describe)) == 2
 
 
 @pytest.fixture

@@ -87,29 +87,6 @@ def test_restarting_both_daemons_at_rest_writes_nothing(
     workload.run("after", claims=claims, **where)
 
 
-def test_a_slice_outlives_the_crash_of_both_daemons_and_is_removed_with_its_pod(
-    api: Api, control_plane: ControlPlane, driver: Driver, kubelet: KubeletNode, workload: Workload
-) -> None:
-    before = driver.hardware[kubelet.name].contents()
-    claims = {"gpu": workload.template("crash", device_class="mig-1g.5gb")}
-    where: dict[str, Any] = {"nodeSelector": {"kubernetes.io/hostname": kubelet.name}}
-    workload.run("crash", claims=claims, **where)
-    assert driver.hardware[kubelet.name].contents() != before
-
-    for process in driver.processes():
-        process.kill()
-    api.delete("Pod", "crash")
-    for process in driver.processes():
-        process.start()
-
-    wait_for(
-        "removal of claim and CDI spec",
-        lambda: not api.list("ResourceClaim") and not list(kubelet.cdi_root.glob("*claim*")),
-        timeout=60,
-        context=workload.describe,
-    )
-
-
 @pytest.mark.timeout(300)
 def test_a_pod_made_right_after_a_restart_does_not_wait_for_kubelets_retry(
     api: Api, driver: Driver, kubelet: KubeletNode, workload: Workload

@@ -20,8 +20,6 @@ SHOW = (
 )
 """Prints what CDI gave the container; major and minor are hexadecimal."""
 
-CLEANUP_SECONDS = 5.0
-
 
 def instances_of(api: Api, node: str, claim: Obj) -> list[dict[str, Any]]:
     """The instances on a node that a claim holds, each with the minor of its GPU as `gpu`."""
@@ -102,22 +100,6 @@ def test_the_status_of_the_claim_describes_the_slice(
     assert instance["uuid"] in str(device["data"])
 
 
-def test_two_containers_of_a_pod_share_a_claim(
-    api: Api, driver: Driver, kubelet: KubeletNode, workload: Workload
-) -> None:
-    claims = {"gpu": workload.template("shared", device_class="mig-2g.10gb")}
-    commands = {name: ["sh", "-c", SHOW] for name in ("left", "right")}
-    workload.create(pod("shared", commands, claims=claims, **real_node(kubelet)))
-    running = workload.wait_for_phase("shared", "Running")
-
-    claim = workload.claim_of("shared")
-    assert claim is not None
-    (instance,) = instances_of(api, kubelet.name, claim)
-    left, right = (shown(kubelet, running, name) for name in ("left", "right"))
-    assert left == right
-    assert set(left[1:]) == cap_nodes(driver, kubelet.name, instance)
-
-
 def test_a_container_with_two_claims_gets_what_they_have_in_common_once(
     api: Api, driver: Driver, kubelet: KubeletNode, workload: Workload
 ) -> None:
@@ -139,33 +121,3 @@ def test_a_container_with_two_claims_gets_what_they_have_in_common_once(
     assert " /usr/lib64/libcuda.so.1 ro," in mount
     assert first == "devices=void"
     assert set(nodes) == {n for each in held for n in cap_nodes(driver, kubelet.name, each)}
-
-
-def test_a_deleted_pod_leaves_no_slice_no_spec_and_no_claim(
-    api: Api, driver: Driver, kubelet: KubeletNode, workload: Workload
-) -> None:
-    before = driver.hardware[kubelet.name].contents()
-    claims = {"gpu": workload.template("leaving", device_class="mig-3g.20gb")}
-    workload.run("leaving", claims=claims, **real_node(kubelet))
-    claim = workload.claim_of("leaving")
-    assert claim is not None
-    assert instances_of(api, kubelet.name, claim)
-    uid = claim["metadata"]["uid"]
-
-    def specs() -> list[str]:
-        return [file.name for file in kubelet.cdi_root.iterdir() if uid in file.read_text()]
-
-    assert len(specs()) == 1
-    assert driver.hardware[kubelet.name].contents() != before
-
-    api.delete("Pod", "leaving")
-    wait_for(
-        "clean node and no claim",
-        lambda: (
-            not specs()
-            and not instances_of(api, kubelet.name, claim)
-            and api.find("ResourceClaim", claim["metadata"]["name"]) is None
-        ),
-        timeout=CLEANUP_SECONDS,
-        context=workload.describe,
-    )

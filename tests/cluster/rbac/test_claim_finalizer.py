@@ -55,11 +55,6 @@ def test_it_comes_to_what_is_there(guarded: Api) -> None:
     assert finalizers(guarded, asks("gpu.dra.dev"), finalizers=[FINALIZER]) == [FINALIZER]
 
 
-@pytest.mark.parametrize("request_", [asks("gpu.nvidia.com"), either("mig.nvidia.com", "b.dev")])
-def test_a_claim_of_others_has_it_not(guarded: Api, request_: Obj) -> None:
-    assert finalizers(guarded, request_) == []
-
-
 def test_a_claim_for_an_extended_resource_has_it_not(guarded: Api) -> None:
     made_by_scheduler = {"resource.kubernetes.io/extended-resource-claim": "true"}
     assert finalizers(guarded, asks("mig-1g.5gb"), annotations=made_by_scheduler) == []

@@ -25,7 +25,6 @@ from tests.cluster.rbac.requests import (
     APPLY,
     CLASSES,
     DRIVER,
-    MERGE,
     device_class,
     refusal,
 )
@@ -47,12 +46,6 @@ def test_the_controller_reads_volumes_and_namespaces_and_writes_none(controller:
 
 
 OURS = f"device.driver == '{DRIVER}' && device.attributes['{DRIVER}'].type == 'mig'"
-
-
-def test_the_controller_writes_no_mignode(controller: Api, foreign_mignode: str) -> None:
-    body = {"spec": {"drain": {"reason": "mine"}}}
-    for where in (foreign_mignode, f"{foreign_mignode}/status"):
-        assert refusal(controller, "PATCH", where, body=body, content=MERGE)[0] == 403
 
 
 def test_the_controller_writes_its_own_device_classes(controller: Api, admin: Api) -> None:

@@ -135,16 +135,6 @@ def test_replicas_that_shun_each_other_get_a_node_each(site: Site) -> None:
     site.check_writes()
 
 
-def test_pods_that_require_company_go_where_it_is(site: Site) -> None:
-    leader = pod("leader", SLEEPING, nodeName=SMALL[0])
-    leader["metadata"]["labels"] = {"app": "leader"}
-    site.workload.create(leader)
-    seek = {"podAffinity": {REQUIRED: [_term(ZONE, app="leader")]}}
-    site.start(10, "follower", affinity=seek)
-    assert set(site.nodes()) <= {*SMALL}
-    site.check_writes()
-
-
 def test_pods_are_spread_over_zones(site: Site) -> None:
     spread = {"maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule", **_term(ZONE, app="spread")}
     site.start(12, "spread", labels={"app": "spread"}, topologySpreadConstraints=[spread])
@@ -171,22 +161,6 @@ def _tapes(site: Site, **nodes: int) -> dict[str, dict[str, str]]:
 
 def test_a_burst_finds_the_nodes_with_a_device_of_another_driver(site: Site) -> None:
     claims = _tapes(site, **{name.replace("-", "_"): 7 for name in SMALL})
-    site.start(12, "tape", claims=claims)
-    assert set(site.nodes()) <= {*SMALL}
-    assert site.writes() == 12
-
-
-def test_a_pod_finds_the_one_device_of_another_driver(site: Site) -> None:
-    site.start(1, "tape", claims=_tapes(site, fake_need_07=1))
-    assert site.nodes() == ["fake-need-07"]
-    assert site.writes() == 1
-
-
-def test_pods_go_where_a_device_of_another_driver_has_no_taint(site: Site) -> None:
-    claims = _tapes(site, **{name.replace("-", "_"): 7 for name in SMALL})
-    sick = {"key": "example.com/sick", "effect": "NoSchedule"}
-    for name in NODES.keys() - {*SMALL}:
-        site.workload.create(resource_slice(name, 7, sick))
     site.start(12, "tape", claims=claims)
     assert set(site.nodes()) <= {*SMALL}
     assert site.writes() == 12

@@ -12,7 +12,6 @@ import pytest
 from kubeletplugin.nvml.session import Session
 from sim.nvml.cabi import Return
 from sim.nvml.faults import Action, Fault
-from sim.nvml.machine import GpuSpec
 from tests.helpers.waiting import PATIENCE, wait_for
 from tests.kubeletplugin.check.conftest import (
     A100,
@@ -163,16 +162,3 @@ def test_what_somebody_else_has_made_meanwhile_is_not_cleaned_up(make_node: Make
     node.machine.clear_faults()
     assert "has GPU instances (" in node.run(*CREATE).output
     assert [g.id for g in node.machine.gpu(0).gpu_instances] == [others.gpu_instance]
-
-
-def test_a_record_of_an_earlier_boot_is_only_forgotten(make_node: MakeNode) -> None:
-    node = make_node(GpuSpec(A100))
-    node.machine.inject(Fault(function=CI_CREATE, action="crash-after"))
-    killed(node)
-    node.machine.clear_faults()
-    node.machine.reboot()
-    others = node.machine.create_slice(0, "1g.5gb", start=0)
-    node.machine.clear_faults()
-    assert "has GPU instances (" in node.run(*CREATE).output
-    assert [g.id for g in node.machine.gpu(0).gpu_instances] == [others.gpu_instance]
-    assert not (state_of(node) / "check.json").exists()

@@ -79,15 +79,6 @@ def test_a_machine_with_gpus_in_mig_mode_can_make_slices(make_node: MakeNode) ->
     assert checked.report.versions["kernelModule"] == "570.86.15"
 
 
-def test_instances_are_shown_with_what_is_in_them(make_node: MakeNode) -> None:
-    node = make_node(A100)
-    made = node.machine.create_slice(0, "3g.20gb", start=4)
-    (gpu,) = node.check().report.gpus
-    (instance,) = gpu.instances
-    assert (instance.id, instance.start, instance.size) == (made.gpu_instance, 4, 4)
-    assert instance.compute_instances == ((made.compute_instance, made.uuid),)
-
-
 def test_the_remedy_for_mig_mode_that_is_off_is_the_products(make_node: MakeNode) -> None:
     node = make_node(GpuSpec(H100, mig=False))
     checked = node.check()
@@ -118,16 +109,6 @@ def test_a_module_that_is_not_loaded_is_named(make_node: MakeNode) -> None:
     checked = node.check()
     assert checked.code == 1
     assert "modprobe nvidia-uvm" in text(checked.report, Item.DEVICE_NODES)
-
-
-def test_nodes_that_nobody_may_make_are_told(make_node: MakeNode) -> None:
-    node = make_node(A100)
-    assert marks(node.check().report, Item.DEVICE_NODES) == {Mark.OK}
-    node.machine.remove_nodes(makes=False)
-    checked = node.check()
-    assert checked.code == 1
-    assert "DRIVER_NOT_LOADED" in checked.screen
-    assert "ModifyDeviceFiles" in text(checked.report, Item.DEVICE_NODES)
 
 
 def test_other_managers_are_known_by_process_and_by_socket(make_node: MakeNode) -> None:
@@ -161,15 +142,6 @@ def test_a_runtime_that_does_not_read_cdi_is_named(
     file.parent.mkdir(parents=True)
     file.write_text(config)
     assert marks(node.check().report, Item.CONTAINER_RUNTIME) == {mark}
-
-
-def test_specs_of_others_are_listed_by_kind(make_node: MakeNode) -> None:
-    node = make_node(A100)
-    folder = node.machine.host_root / "etc/cdi"
-    folder.mkdir(parents=True)
-    (folder / "nvidia.yaml").write_text('cdiVersion: "0.5.0"\nkind: nvidia.com/gpu\n')
-    facts = node.check().report.facts[Item.CDI]
-    assert any("nvidia.yaml (nvidia.com/gpu)" in f for f in facts)
 
 
 def test_a_plugin_that_has_registered_is_known_by_its_socket(make_node: MakeNode) -> None:

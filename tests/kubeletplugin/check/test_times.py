@@ -7,9 +7,9 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from kubeletplugin.check.report import Report, Stopwatch
+from kubeletplugin.check.report import Report
 from sim.nvml.cli import main
-from sim.nvml.library import latency, read_latencies
+from sim.nvml.library import read_latencies
 from sim.nvml.machine import Machine
 from tests.kubeletplugin.check.conftest import A100, Node
 
@@ -58,22 +58,3 @@ def test_a_report_is_taken_by_a_machine_that_is_there_and_nothing_else_is(
     refused = CliRunner().invoke(main, ["latencies", *state, str(folder / "other")])
     assert refused.exit_code == 1
     assert "no report" in refused.output
-
-
-def test_every_function_that_a_check_times_is_one_of_the_library(make_node: MakeNode) -> None:
-    from sim.nvml.library import EXPORTS, plain
-
-    node = make_node(A100)
-    node.check(*CREATE)
-    known = {plain(name) for name in EXPORTS}
-    assert read_latencies(node.file).keys() <= known
-    assert latency({"nvmlInit": 2.0}, "nvmlInitWithFlags") == 2.0
-    assert latency({"nvmlDeviceGetCount": 2.0}, "nvmlDeviceGetCount_v2") == 2.0
-
-
-def test_calls_that_failed_are_not_timed() -> None:
-    stopwatch = Stopwatch()
-    for seconds, code in ((0.001, "SUCCESS"), (0.003, "SUCCESS"), (0.002, "SUCCESS"), (9, "HANG")):
-        stopwatch("nvmlInit", code, seconds)
-    (times,) = stopwatch.times().values()
-    assert (times.calls, times.min, times.median, times.max) == (3, 1.0, 2.0, 3.0)

@@ -29,10 +29,6 @@ def refuse(rig: Rig, ref: ClaimRef, *parts: str) -> None:
     assert rig.specs() == []
 
 
-def test_a_device_that_the_node_does_not_have_is_refused_with_what_it_has(rig: Rig) -> None:
-    refuse(rig, rig.claim("gpu-0-mig-2g10gb-14-1"), "cannot start at memory slice 1", "0, 2, 4")
-
-
 def test_devices_of_one_claim_that_overlap_are_refused(rig: Rig) -> None:
     error = rig.refused(rig.claim(GOOD, "gpu-0-mig-3g20gb-9-4"))
     assert "memory slices" in error
@@ -127,21 +123,3 @@ def test_a_gpu_that_cannot_be_read_hides_no_other_and_keeps_its_claims(
     rig.restart()
     assert ref not in {e.claim for e in rig.journal()}
     assert rig.slices() == [(1, "1g.5gb", 4, True)]
-
-
-def test_a_gpu_that_is_lost_is_shown_with_its_claims_and_the_other_goes_on(rig: Rig) -> None:
-    ref = rig.claim(GOOD)
-    rig.prepared(ref)
-    rig.machine.lose(0)
-    assert rig.daemon is not None
-    rig.poll()
-
-    def lost() -> Obj:
-        found: Obj = rig.mignode()["status"]["gpus"][0]
-        return found
-
-    wait_for("MigNode", lambda: lost().get("reason") == "GpuLost")
-    assert "GPU_IS_LOST (15)" in lost()["message"]
-    assert [i["claim"]["uid"] for i in lost()["instances"]] == [ref.uid]
-    assert "GPU_IS_LOST (15)" in rig.refused(rig.claim("gpu-0-mig-1g5gb-19-0"))
-    assert rig.prepared(rig.claim("gpu-1-mig-1g5gb-19-4"))

@@ -53,23 +53,6 @@ def test_the_lock_goes_to_whoever_waited_longest() -> None:
     assert order == list(range(8))
 
 
-def test_the_lock_can_be_tried_without_waiting() -> None:
-    lock = FifoLock()
-    assert lock.try_enter()
-    assert not lock.try_enter()
-    lock.leave()
-    with lock:
-        assert not lock.try_enter()
-    assert lock.try_enter()
-
-
-def test_the_lock_is_given_back_after_an_error() -> None:
-    lock = FifoLock()
-    with pytest.raises(RuntimeError), lock:
-        raise RuntimeError
-    assert lock.try_enter()
-
-
 def test_other_work_for_the_same_claim_waits_and_for_another_claim_does_not() -> None:
     tasks, release, order = claim_tasks(), threading.Event(), list[str]()
 

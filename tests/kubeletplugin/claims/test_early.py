@@ -49,16 +49,6 @@ def test_prepare_of_a_claim_whose_slice_was_made_ahead_makes_nothing(rig: Rig) -
     assert rig.clean()
 
 
-def test_its_mignode_is_written_once_for_both(rig: Rig) -> None:
-    ref = ahead(rig, DEVICE)
-    made = [("gpu-0", "1g.5gb", 4, "prepared")]
-    wait_for("the MigNode", lambda: rig.published() and rig.published_slices() == made)
-    rig.http.writes.clear()
-    rig.prepared(ref)
-    wait_for("the MigNode", rig.published)
-    assert not [path for _, path in rig.http.writes if "mignodes" in path]
-
-
 def test_a_claim_that_was_allocated_while_the_plugin_was_away_is_made_when_it_starts(
     make_rig: Callable[..., Rig],
 ) -> None:

@@ -10,7 +10,6 @@ from dra.claims.allocation import node_label
 from dra.common.resources import NAMESPACES, RESOURCE_CLAIMS
 from kubeletplugin.claims import early
 from kubeletplugin.claims.early import MOST_OF_GPU, MOST_OF_NAMESPACE, Allowance
-from kubeletplugin.journal.entries import State
 from kubeletplugin.times import FORGIVEN_SECONDS
 from sim.nvml.faults import Fault
 from tests.dra.kube.clocks import FakeClock
@@ -151,25 +150,9 @@ def test_creations_that_fail_are_few_too(rig: Rig, monkeypatch: pytest.MonkeyPat
     assert acted(rig, "refused") == most
 
 
-def test_the_record_says_that_kubelet_was_not_told(rig: Rig) -> None:
-    ref = ahead(rig, DEVICE)
-    [entry] = rig.journal()
-    assert (entry.claim, entry.state, entry.early) == (ref, State.CI_CREATED, True)
-    assert rig.specs() == []
-
-
 def waste(allowance: Allowance, namespace: str, gpu: str, times: int) -> None:
     for _ in range(times):
         allowance.waste(namespace, [gpu])
-
-
-def test_a_namespace_has_its_own() -> None:
-    allowance = Allowance(FakeClock())
-    waste(allowance, "a", "gpu-0", MOST_OF_NAMESPACE - 1)
-    assert allowance.is_left("a", ["gpu-1"])
-    waste(allowance, "a", "gpu-0", 1)
-    assert not allowance.is_left("a", ["gpu-1"])
-    assert allowance.is_left("b", ["gpu-0", "gpu-1"])
 
 
 def test_many_namespaces_together_have_no_more_than_a_gpu_has() -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from dra.gpu.geometry import Placement
 from dra.gpu.inventory import ClaimRef
 from kubeletplugin.claims import janitor
 from kubeletplugin.claims.lookup import ClaimFate
@@ -49,27 +48,11 @@ def test_what_is_half_made_is_finished_if_it_is_to_run_here_and_else_undone(
     assert bench.cut_short is (fate in {ClaimFate.HERE, ClaimFate.UNKNOWN})
 
 
-def test_what_cannot_be_finished_is_undone(bench: Bench) -> None:
-    bench.made("a", State.CI_CREATED)
-    bench.refusal = BusyError("it is held")
-    bench.janitor.recover()
-    assert (bench.acts.seen, bench.places()) == ([Action.UNDONE], [])
-
-
 def test_what_cannot_be_finished_as_nobody_answers_stays(bench: Bench) -> None:
     entry = bench.made("a", State.CI_CREATED)
     bench.refusal = StartingError("the API server does not answer")
     bench.janitor.recover()
     assert (bench.acts.seen, bench.journal.entries()) == ([], (entry,))
-
-
-def test_claims_are_recovered_beside_each_other(bench: Bench) -> None:
-    bench.made("a", State.CI_CREATED)
-    bench.made("b", State.CI_CREATED, Placement(1, 1))
-    both = threading.Barrier(2)
-    bench.on_finish = lambda _: both.wait(PATIENCE)
-    bench.janitor.recover()
-    assert sorted(bench.finished) == ["a", "b"]
 
 
 def test_others_are_served_while_a_claim_takes_long_and_its_own_calls_join(
@@ -103,22 +86,6 @@ def test_what_is_on_its_way_out_is_removed_whatever_became_of_the_claim(
     bench.janitor.recover()
     assert (bench.places(), bench.finished, bench.acts.seen) == ([], [], [])
     assert not bench.cut_short
-
-
-def test_a_claim_is_looked_at_once_with_all_its_devices(bench: Bench) -> None:
-    for name, place in (("a", 0), ("b", 1), ("a", 2)):
-        bench.made(name, State.CI_CREATED, Placement(place, 1))
-    bench.janitor.recover()
-    assert sorted(bench.finished) == ["a", "b"]
-
-
-def test_of_several_devices_each_goes_its_own_way(bench: Bench) -> None:
-    held = bench.made("a", State.PREPARED, total=1)
-    bench.made("a", State.LEFTOVER, ELSEWHERE)
-    bench.made("a", State.GI_CREATED, Placement(1, 1), ci_id=None, mig_uuid="")
-    bench.fate = ClaimFate.GONE
-    bench.janitor.recover()
-    assert (bench.journal.entries(), bench.places()) == ((held,), [4])
 
 
 # -- the spec that claims have in common
@@ -180,29 +147,6 @@ def test_a_directory_of_specs_that_cannot_be_read_is_no_reason_to_stop(
     bench.janitor.recover()
     assert [r.message for r in caplog.records] == ["/var/run/cdi is gone"] * 2
     assert bench.acts.seen == []
-
-
-def test_half_written_files_of_the_journal_are_swept(bench: Bench, tmp_path: Path) -> None:
-    bench.settled()
-    half = tmp_path / "state/journal.json.x.tmp"
-    half.write_text("half")
-    bench.janitor.recover()
-    assert not half.exists()
-
-
-def test_a_claim_has_a_spec_or_may_have_one(bench: Bench) -> None:
-    bench.specs.files = {UID: ["x"]}
-    assert bench.removal.has_spec(UID)
-    assert not bench.removal.has_spec("uid-b")
-    bench.specs.failure = HostError("/var/run/cdi is gone")
-    assert bench.removal.has_spec("uid-b")
-
-
-def test_slices_made_early_are_left_to_those_who_make_them(bench: Bench) -> None:
-    entry = bench.made("a", State.CI_CREATED, early=True)
-    bench.fate = ClaimFate.GONE
-    bench.janitor.tend(everything=True)
-    assert (bench.journal.entries(), bench.doubted) == ((entry,), [entry.claim])
 
 
 # -- prepared slices and the hardware
@@ -283,21 +227,6 @@ def test_what_cannot_be_looked_at_is_neither_there_nor_lost(
         assert bench.unit.lock.try_enter(), "the GPU's lock is free again"
 
 
-@pytest.mark.parametrize("boot", ["boot", "before"])
-def test_a_whole_gpu_outlives_a_boot(bench: Bench, boot: str) -> None:
-    entry = bench.entry("a", None, state=State.PREPARED, profile_id=None, boot_id=boot)
-    bench.journal.put(entry)
-    assert not bench.janitor.check(UID)
-    assert bench.journal.entries() == (entry,)
-
-
-def test_after_a_boot_a_slice_is_lost_though_the_gpu_is_away(bench: Bench) -> None:
-    bench.journal.put(bench.entry("a", state=State.PREPARED, boot_id="before"))
-    bench.hardware.found = {}
-    assert bench.janitor.check(UID)
-    assert bench.states() == [State.LOST]
-
-
 def test_a_claim_that_lost_one_of_two_has_no_spec(bench: Bench) -> None:
     bench.made("a", State.PREPARED, total=2)
     gone = bench.made("a", State.PREPARED, ELSEWHERE, total=2)
@@ -305,13 +234,6 @@ def test_a_claim_that_lost_one_of_two_has_no_spec(bench: Bench) -> None:
     bench.specs.files = {UID: ["x", "y"]}
     assert bench.janitor.check(UID)
     assert (bench.states(), bench.specs.files) == ([State.PREPARED, State.LOST], {})
-
-
-def test_a_claim_whose_other_device_is_not_prepared_keeps_its_spec_as_it_is(bench: Bench) -> None:
-    bench.made("a", State.PREPARED, total=2)
-    bench.specs.files = {UID: ["x", "y"]}
-    assert not bench.janitor.check(UID)
-    assert bench.specs.files == {UID: ["x", "y"]}
 
 
 @HERE_AND_GONE
@@ -327,19 +249,6 @@ def test_what_the_disk_does_not_take_is_compared_again_later(
     assert (bench.acts.seen, bench.events.seen) == ([], [])
     bench.empty_disk()
     assert bench.janitor.check(UID)
-
-
-def test_one_that_changed_meanwhile_takes_nothing_back_of_what_did(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gone = [bench.made("a", State.PREPARED, Placement(n, 1)) for n in (0, 1)]
-    for entry in gone:
-        bench.machine.destroy_slice(0, entry.gi_id or 0)
-    later = gone[1].at(State.LEFTOVER)
-    monkeypatch.setattr(bench.hardware, "look_soon", lambda _: bench.journal.put(later))
-    assert bench.janitor.check(UID)
-    assert bench.states() == [State.LOST, State.LEFTOVER]
-    assert bench.acts.seen == [Action.LOST]
 
 
 # -- made again
@@ -370,22 +279,6 @@ def test_why_it_cannot_be_made_again_is_told_once_and_what_changed_meanwhile_is_
     bench.refusal = BusyError("it is held on")
     assert not bench.janitor.restore(ref), "a full disk is no reason to stop"
     assert bench.journal.failure
-
-
-def test_what_changed_while_it_was_tried_is_left(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    entry = bench.entry("a", state=State.LOST, wiped=True)
-    bench.journal.put(entry)
-    later = entry.at(State.LEFTOVER)
-
-    def finish(_: ClaimRef) -> None:
-        bench.journal.put(later)
-        raise BusyError("it is held")
-
-    bench.on_finish = finish
-    assert not bench.janitor.restore(ClaimRef("default", "a", UID))
-    assert bench.journal.entries() == (later,)
 
 
 def test_what_changed_while_it_was_looked_at_is_left(

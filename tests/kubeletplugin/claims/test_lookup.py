@@ -100,11 +100,6 @@ def test_what_it_was_given_is_refused_in_words(server: Server, case: str) -> Non
         assert part in str(error)
 
 
-def test_a_look_at_a_whole_gpu_is_none_into_a_slice(server: Server) -> None:
-    (device,) = server.read(server.claim(RESULT | {"device": "gpu-0", "adminAccess": True}))
-    assert device.admin_access
-
-
 def test_a_claim_that_is_not_allocated_is_refused(server: Server) -> None:
     error = server.refused(server.claim(allocation=None))
     assert isinstance(error, ClaimError)
@@ -200,15 +195,6 @@ def test_sharing_that_the_devices_cannot_have_is_refused(
     assert isinstance(error, ClaimError)
     assert told in str(error)
     assert "create the pod again" in str(error)
-
-
-def test_one_device_of_a_claim_may_be_shared_by_mps_beside_others(server: Server) -> None:
-    turns = {"sharing": {"strategy": "TimeSlicing"}}
-    given = (config(GPU_CONFIG | turns, requests=["r0"]), config(GPU_CONFIG | MPS, requests=["r1"]))
-    results = [RESULT | {"request": f"r{i}", "device": f"gpu-{i + 1}"} for i in range(2)]
-    first, second = server.read(server.claim(*results, config=given))
-    assert (first.sharing.interval, first.sharing.by_mps) == ("Default", False)
-    assert (second.sharing.interval, second.sharing.by_mps) == ("", True)
 
 
 def test_configuration_of_other_drivers_and_other_requests_is_not_read(server: Server) -> None:

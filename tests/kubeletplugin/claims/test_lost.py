@@ -103,16 +103,6 @@ def test_a_spec_that_somebody_removed_is_written_again(rig: Rig) -> None:
     assert (rig.spec(ref), rig.common()) == before
 
 
-def test_instances_of_others_that_come_and_go_are_published(rig: Rig) -> None:
-    assert rig.daemon is not None
-    theirs = rig.machine.create_slice(0, "2g.10gb", start=2)
-    rig.poll()
-    wait_for("MigNode", lambda: ("gpu-0", "2g.10gb", 2, "foreign") in rig.published_slices())
-    rig.machine.destroy_slice(0, theirs.gpu_instance)
-    rig.poll()
-    wait_for("MigNode", lambda: rig.published_slices() == [])
-
-
 def listening(rig: Rig) -> set[str]:
     calls = [c for c in rig.machine.calls() if c.function == "nvmlDeviceRegisterEvents"]
     return {c.gpu for c in calls if c.code == 0}

@@ -131,31 +131,6 @@ def test_a_claim_that_was_prepared_is_left_alone_and_can_be_unprepared(rig: Rig)
     assert rig.clean()
 
 
-@pytest.mark.usefixtures("frequent_looks")
-def test_specs_are_right_again_when_the_libraries_have_moved(rig: Rig) -> None:
-    ref = rig.claim(SLICE)
-    rig.prepared(ref)
-    assert rig.daemon is not None
-    rig.machine.take_away("libraries")
-    wait_for("the GPUs' reason", lambda: gpu_reasons(rig) == {"DriverIncomplete"})
-    rig.daemon.janitor.tend(everything=True)
-    old = rig.common()
-    rig.machine.bring_back()
-    wait_for("the GPUs", lambda: gpu_reasons(rig) == {""})
-    folder = rig.machine.host_root / "usr/lib/x86_64-linux-gnu"
-    moved = rig.machine.host_root / "usr/lib64"
-    folder.rename(moved)
-    library = f"/usr/lib64/libcuda.so.{rig.machine.state().driver_version}"
-
-    def right() -> bool:
-        assert rig.daemon is not None
-        rig.daemon.janitor.tend(everything=True)
-        return library in sources(rig)
-
-    wait_for("the spec", right)  # files that were found are looked for again after a while
-    assert rig.common() != old
-
-
 @pytest.fixture
 def seldom_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is held is not checked by the clock."""

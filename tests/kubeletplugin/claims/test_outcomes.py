@@ -113,12 +113,6 @@ def test_what_was_made_after_kubelet_got_an_error_would_work_now(listed: Listed)
     assert before.time < after.time
 
 
-def test_a_success_that_followed_no_failure_is_nothing_to_tell(listed: Listed) -> None:
-    listed.claims.prepared(REF)
-    listed.claims.forget(REF)
-    assert (listed.state(), listed.changes) == ([], 0)
-
-
 def test_what_kubelet_asks_for_no_more_is_not_listed_for_ever(listed: Listed) -> None:
     listed.claims.failed(REF, BusyError("held"))
     listed.clock.at += LISTED_SECONDS - 1
@@ -149,23 +143,6 @@ def test_calls_that_were_cut_short_resume_once_kubelet_can_call(listed: Listed, 
 def status(rig: Rig) -> Obj:
     found: Obj = rig.api.get(MIG_NODES, rig.node)["status"]
     return found
-
-
-@pytest.mark.usefixtures("short_patience")
-def test_the_mignode_lists_a_claim_from_its_failure_to_its_success(rig: Rig) -> None:
-    ref = rig.claim("gpu-0-mig-1g5gb-19-0")
-    rig.machine.inject(Fault(function=CREATION, action="return", code=999, times=0))
-    assert rig.prepare(ref).error
-    wait_for("failure", lambda: status(rig).get("failedClaims"))
-    (failed,) = status(rig)["failedClaims"]
-    assert {k: failed[k] for k in ("namespace", "name", "uid")} == {
-        "namespace": ref.namespace,
-        "name": ref.name,
-        "uid": ref.uid,
-    }
-    rig.machine.clear_faults()
-    assert not rig.prepare(ref).error
-    wait_for("success", lambda: not status(rig).get("failedClaims"))
 
 
 @pytest.mark.usefixtures("short_patience")

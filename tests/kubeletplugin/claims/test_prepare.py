@@ -125,15 +125,6 @@ def test_preparing_again_changes_nothing_and_answers_the_same(rig: Rig) -> None:
     assert (rig.roots.state / "journal.json").stat().st_ino == journal
 
 
-def test_unprepare_removes_everything_and_may_be_repeated(rig: Rig) -> None:
-    ref = rig.claim(ONE_G_AT_4)
-    rig.prepared(ref)
-    assert not rig.clean()
-    assert rig.unprepare(ref) == ""
-    assert rig.clean()
-    assert rig.unprepare(ref) == ""
-
-
 def test_unprepare_of_a_claim_that_was_never_prepared_succeeds(rig: Rig) -> None:
     assert rig.unprepare(rig.claim(ONE_G_AT_4)) == ""
     assert rig.mutations() == []

@@ -20,24 +20,6 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prepare, "PREPARE_SECONDS", 0.0)
 
 
-@pytest.mark.usefixtures("at_once")
-def test_a_profile_whose_compute_instance_is_not_supported_is_offered_no_more(rig: Rig) -> None:
-    rig.machine.inject(
-        Fault(id="ci", function="nvmlGpuInstanceCreateComputeInstance", action="return", code=3)
-    )
-    assert "NOT_SUPPORTED" in rig.refused(rig.claim("gpu-0-mig-1g5gb-19-4"))
-    assert rig.clean()
-
-    def offered() -> list[list[str]]:
-        status = rig.mignode()["status"]
-        by_name = {g["name"]: [p["name"] for p in g["profiles"]] for g in status["geometries"]}
-        return [by_name[g["geometry"]] for g in status["gpus"]]
-
-    wait_for("MigNode", lambda: "1g.5gb" not in offered()[0])
-    assert "1g.5gb" in offered()[1]
-    assert "has no profile 1g5gb-19" in rig.refused(rig.claim("gpu-0-mig-1g5gb-19-4"))
-
-
 def test_nvml_that_says_success_and_does_nothing_is_not_believed(rig: Rig) -> None:
     for function in (
         "nvmlDeviceCreateGpuInstanceWithPlacement",

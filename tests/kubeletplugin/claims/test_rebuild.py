@@ -14,7 +14,7 @@ from dra.kube.errors import ForbiddenError
 from dra.kube.http import Keep, Page, whole
 from kubeletplugin.claims import rebuild
 from kubeletplugin.journal.entries import State
-from kubeletplugin.journal.journal import VERSION, Journal, previous
+from kubeletplugin.journal.journal import Journal, previous
 from sim.nvml.faults import Fault
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.lostjournals import SLICE, edit, lose_journal, prepared, reserve
@@ -64,20 +64,6 @@ def test_a_journal_with_a_record_that_cannot_be_understood_is_set_aside_and_rebu
     assert rig.slices() == []
 
 
-def test_a_lost_journal_is_rebuilt_once_the_api_server_answers(rig: Rig) -> None:
-    ref = prepared(rig)
-    rig.stop()
-    lose_journal(rig)
-    rig.http.down = True
-    rig.start(ready=False)
-    wait_for("readiness", lambda: rig.daemon and rig.daemon.common.readiness.is_ready)
-    assert rig.journal() == ()
-    rig.http.down = False
-    assert rig.prepared(ref)
-    assert [e.claim for e in rig.journal()] == [ref]
-    assert rig.slices() == [(0, "1g.5gb", 4, True)]
-
-
 def test_what_the_generation_before_did_not_know_is_found_again(rig: Rig) -> None:
     first, second = prepared(rig), prepared(rig, "gpu-0-mig-1g5gb-19-0")
     rig.stop()
@@ -119,17 +105,6 @@ def test_an_instance_made_where_a_claim_waits_for_its_own_is_not_adopted_at_the_
     assert "did not make" in rig.refused(claim)
     assert rig.unprepare(claim) == ""
     assert rig.slices() == [(0, "1g.5gb", 4, True)]
-
-
-@pytest.mark.parametrize("version", [0, VERSION + 1, "2", None])
-def test_another_version_is_refused_as_a_whole(tmp_path: Path, version: object) -> None:
-    path = tmp_path / "journal.json"
-    Journal(path).put(entry())
-    edit(path, lambda record: record.update(version=version))
-    journal = Journal(path)
-    assert journal.entries() == ()
-    assert journal.rebuild
-    assert "version" in journal.problems[0]
 
 
 def test_a_change_from_an_entry_that_is_no_longer_so_is_not_made(tmp_path: Path) -> None:

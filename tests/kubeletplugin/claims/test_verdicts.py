@@ -86,13 +86,6 @@ def test_no_permission_takes_the_gpu_out_until_a_slice_can_be_made(rig: Rig) -> 
     assert verdict(rig, ref) == ""
 
 
-def test_a_placement_that_somebody_holds_is_no_permanent_failure(rig: Rig) -> None:
-    rig.prepared(rig.claim(SLICE))
-    ref = rig.claim("gpu-0-mig-2g10gb-14-4")
-    rig.refused(ref)
-    assert verdict(rig, ref) == ""
-
-
 def test_permanent_is_what_device_gpu_or_host_say_and_not_what_passes_or_is_the_claims_own() -> (
     None
 ):

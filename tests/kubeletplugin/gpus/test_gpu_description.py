@@ -136,44 +136,6 @@ def test_an_instance_without_an_owner_is_foreign(case: str) -> None:
     )
 
 
-def test_whose_entry_is_gone_meanwhile_owns_nothing() -> None:
-    (shown,) = describe(KNOWN, [PRESENT], [], owners={7: ENTRY}).instances
-    assert shown.state is InstanceState.FOREIGN
-
-
-def test_two_instances_never_have_the_same_entry() -> None:
-    other = GpuInstance(8, 19, Placement(0, 1))
-    shown = describe(KNOWN, [PRESENT, other], [ENTRY], owners={7: ENTRY, 8: ENTRY}).instances
-    assert [(i.placement.start, i.state) for i in shown] == [
-        (0, InstanceState.FOREIGN),
-        (4, InstanceState.PREPARED),
-    ]
-
-
-def test_a_slice_that_claims_share_is_shown_once_for_each_that_has_it() -> None:
-    states = (State.PREPARED, State.PREPARED, State.LEFTOVER)
-    shares = [
-        replace(ENTRY, claim=ClaimRef("default", f"c{i}", f"uid-{i}"), state=s, share=SHARE)
-        for i, s in enumerate(states)
-    ]
-    gone = replace(shares[0], claim=ClaimRef("default", "c3", "uid-3"), mig_uuid="MIG-before")
-    entries = [gone, *shares]
-    shown = describe(KNOWN, [PRESENT], entries, owners={7: shares[0]}).instances
-    assert {i.claim.name: (i.state, i.uuid) for i in shown if i.claim} == {
-        "c0": (InstanceState.PREPARED, "MIG-u"),
-        "c1": (InstanceState.PREPARED, "MIG-u"),
-        "c2": (InstanceState.RECLAIMING, "MIG-u"),
-        "c3": (InstanceState.LOST, "MIG-before"),
-    }
-
-
-def test_instances_are_in_the_order_of_their_places_and_a_whole_gpu_is_none() -> None:
-    absent = replace(ENTRY, device="low", placement=Placement(0, 1), gi_id=1, state=State.INTENT)
-    whole = replace(ENTRY, device="gpu-3", placement=None, profile_id=None)
-    shown = describe(KNOWN, [PRESENT], [whole, ENTRY, absent], owners={7: ENTRY}).instances
-    assert [i.placement.start for i in shown] == [0, 4]
-
-
 CONFLICT = Conflict(NodeReason.PAUSED, "a pause was asked for")
 AVAILABILITY = {
     "usable": (KNOWN, ("", ""), ("", "")),
@@ -211,9 +173,3 @@ def test_why_a_gpu_cannot_be_used_is_said_in_a_word_and_in_words(case: str) -> N
     known, failure, expected = AVAILABILITY[case]
     shown = describe(known, [], [], owners={}, failure=failure)
     assert (shown.reason, shown.unavailable) == expected
-
-
-@pytest.mark.parametrize("geometry", [None, Geometry(())])
-def test_without_profiles_no_multiprocessors_are_known(geometry: Geometry | None) -> None:
-    known = gpu(replace(CARD, geometry=geometry))
-    assert describe(known, [], [], owners={}).multiprocessors == 0

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from dra.gpu.geometry import Placement
-from dra.gpu.shares import Share
 from kubeletplugin.gpus.reader import GpuReader
 from kubeletplugin.journal.entries import Entry, State
 from kubeletplugin.nvml.calls import Calls
-from tests.kubeletplugin.helpers.gpubench import UNKNOWN, GpuBench
+from tests.kubeletplugin.helpers.gpubench import GpuBench
 
 
 @pytest.fixture
@@ -60,34 +57,6 @@ def test_what_was_read_back_is_published_as_a_look_shows_it(
 
 
 MOST = 7
-HAPPENED: dict[str, Callable[[GpuBench, Entry], object]] = {
-    "one was made of which nothing was read back": lambda bench, _: bench.made(
-        "b", State.PREPARED, Placement(1, 1)
-    ),
-    "one went of which nothing was read back": gone,
-    "one was made again of which nothing was read back": lambda bench, entry: bench.journal.put(
-        replace(entry, gi_id=MOST, mig_uuid="MIG-other")
-    ),
-    "one is lost": lambda bench, entry: bench.journal.put(entry.at(State.LOST)),
-    "one is half made": lambda bench, _: bench.journal.put(bench.entry("b", Placement(1, 1))),
-    "one is half removed": lambda bench, entry: bench.journal.put(
-        entry.at(State.DESTROYING, ci_id=None)
-    ),
-    "several have one": lambda bench, entry: bench.journal.put(
-        replace(entry, share=Share(1024, 10, "default"))
-    ),
-    "the GPU was away": lambda bench, _: setattr(bench.unit, "away", True),
-    "the GPU is released": lambda bench, _: setattr(bench.unit, "released", "somebody resets it"),
-}
-
-
-@pytest.mark.parametrize("what", HAPPENED)
-def test_what_was_not_read_back_takes_a_look(bench: GpuBench, reader: GpuReader, what: str) -> None:
-    entry = bench.made("a", State.PREPARED)
-    reader.read(bench.unit)
-    assert reader.follow(bench.unit, [])
-    HAPPENED[what](bench, entry)
-    assert not reader.follow(bench.unit, [])
 
 
 def test_an_id_that_an_instance_of_somebody_else_had_takes_a_look(
@@ -98,12 +67,3 @@ def test_an_id_that_an_instance_of_somebody_else_had_takes_a_look(
     entry = bench.entry("a", state=State.PREPARED, gi_id=foreign.gpu_instance, ci_id=0)
     bench.journal.put(entry)
     assert not reader.follow(bench.unit, [entry.key])
-
-
-def test_a_gpu_that_could_not_be_looked_at_takes_a_look(bench: GpuBench, reader: GpuReader) -> None:
-    assert not reader.follow(bench.unit, [])
-    reader.read(bench.unit)
-    assert reader.follow(bench.unit, [])
-    bench.keep("nvmlDeviceGetGpuInstances", UNKNOWN)
-    reader.observe(bench.unit)
-    assert not reader.follow(bench.unit, [])

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
 from threading import Event
-from typing import Any
 
-import pynvml
 import pytest
 
 from dra.gpu.geometry import Geometry, Placement, Profile
@@ -15,7 +12,6 @@ from kubeletplugin import times
 from kubeletplugin.claims import prepare
 from kubeletplugin.gpus.gpu import GpuUnit
 from kubeletplugin.nvml.gpus import Card
-from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec
 from sim.nvml.products import Variants, load_product
 from tests.dra.kube.clocks import FakeClock
@@ -112,18 +108,6 @@ def test_a_slice_that_cannot_be_had_is_made_once_said_and_leaves_the_others_alon
     assert rig.prepared(ref)
 
 
-def test_what_is_refused_once_is_tried_again_in_the_same_call(
-    make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(times, "REFUSED_FIRST_SECONDS", 0.0)
-    rig = make_rig(GpuSpec(H100))
-    rig.start()
-    rig.machine.inject(
-        Fault(function="nvmlGpuInstanceCreateComputeInstance", action="return", code=3)
-    )
-    assert rig.prepared(rig.claim(DOUBLE))
-
-
 def test_what_is_refused_twice_is_a_permanent_failure(
     make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,34 +155,3 @@ def test_a_profile_that_has_less_than_it_advertises_is_published_with_what_it_ha
     assert rig.clean()
     wait_for("the MigNode", lambda: in_mignode(rig)["1g.20gb"] == 16)
     assert rig.prepared(ref), "that much it is now promised"
-
-
-@pytest.mark.parametrize("function", [MAKES, "nvmlGpuInstanceCreateComputeInstance"])
-def test_mig_mode_that_goes_off_meanwhile_takes_no_profile_away(
-    rig: Rig, function: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = getattr(pynvml, function)
-
-    @wraps(real)
-    def too_late(*arguments: Any) -> Any:
-        rig.machine.set_mig_mode(0, enabled=False)
-        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
-
-    monkeypatch.setattr(pynvml, function, too_late)
-    ref = rig.claim("gpu-0-mig-1g5gb-19-4")
-    assert "turn it on with: nvidia-smi" in rig.refused(ref)
-    monkeypatch.setattr(pynvml, function, real)
-    rig.machine.set_mig_mode(0, enabled=True)
-    assert rig.daemon is not None
-    assert rig.daemon.hardware.units()[0].struck(19) == ""
-    rig.poll()
-    assert rig.prepared(ref)
-
-
-def test_not_supported_from_another_call_takes_no_profile_away(rig: Rig) -> None:
-    ref = rig.claim("gpu-0-mig-1g5gb-19-4")
-    rig.machine.inject(Fault(function="nvmlDeviceGetAttributes*", action="return", code=3))
-    assert "NOT_SUPPORTED" in rig.refused(ref)
-    assert rig.clean()
-    assert verdict(rig, ref) == ""
-    assert rig.prepared(ref)

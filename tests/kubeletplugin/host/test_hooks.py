@@ -153,9 +153,3 @@ def test_without_a_program_to_write_the_cache_there_is_no_hook(tmp_path: Path) -
     program(tmp_path / "usr/local/glibc/sbin/ldconfig")
     update = arguments(tmp_path)[-1]
     assert update[2:4] == ("--ldconfig-path", "/usr/local/glibc/sbin/ldconfig")
-
-
-def test_a_file_that_is_no_program_is_no_hook(host: Path) -> None:
-    hook_program(host / HOOK, *HOOK_NAMES)
-    (host / HOOK).chmod(0o644)
-    assert find(host).hook is None

@@ -60,14 +60,6 @@ def test_lost_names_come_back_from_the_devices_that_are_prepared(
     assert json.loads(path.read_text())["gpus"] == {"GPU-a": 5, "GPU-b": 1}
 
 
-def test_names_that_are_known_are_not_written_again(tmp_path: Path) -> None:
-    path = tmp_path / "gpus.json"
-    assign_names(path, [("GPU-a", 0)], hints={})
-    inode = path.stat().st_ino
-    assign_names(path, [("GPU-a", 0)], hints={})
-    assert path.stat().st_ino == inode
-
-
 def test_names_that_cannot_be_kept_are_not_given(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(HostError, match="cannot write the GPU names"):

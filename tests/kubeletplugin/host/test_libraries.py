@@ -62,13 +62,6 @@ def test_a_driver_container_s_files_are_named_by_their_path_on_the_host(
     assert found["/usr/bin/nvidia-smi"] == "/run/nvidia/driver/usr/bin/nvidia-smi"
 
 
-def test_a_driver_root_below_the_host_root_is_taken_as_it_is(tmp_path: Path) -> None:
-    install(tmp_path)
-    assert mounted(find(tmp_path, str(tmp_path)))["/usr/bin/nvidia-smi"] == (
-        f"{tmp_path}/usr/bin/nvidia-smi"
-    )
-
-
 def test_libraries_of_all_directories_come_along_and_the_first_of_a_name_counts(
     tmp_path: Path,
 ) -> None:

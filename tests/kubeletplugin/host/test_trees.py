@@ -46,11 +46,6 @@ def test_a_folder_that_is_itself_a_link_is_not_followed(tmp_path: Path) -> None:
     assert (tmp_path / "beside/file").read_text() == "x"
 
 
-def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        remove_tree(tmp_path / "claim")
-
-
 def test_folders_nested_deeper_than_python_calls_and_files_may_be_open_go(tmp_path: Path) -> None:
     """As a tenant can nest them: one folder after the other, in the last one.
 

@@ -6,7 +6,6 @@ import json
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,15 +13,11 @@ import pytest
 from cdi.files import write_durably
 from dra.gpu.geometry import Placement
 from dra.gpu.inventory import ClaimRef
-from dra.gpu.shares import Share
 from kubeletplugin.errors import HostError
 from kubeletplugin.journal import journal as module
 from kubeletplugin.journal.entries import Entry, State
 from kubeletplugin.journal.journal import (
-    Contents,
     Journal,
-    decode,
-    encode,
     previous,
 )
 from tests.helpers.waiting import PATIENCE
@@ -55,14 +50,6 @@ def test_entries_come_back_as_they_were_written(tmp_path: Path) -> None:
     assert again.entries() == (made, whole)
     assert again.of_claim("u2") == (whole,)
     assert again.of_gpu("GPU-1") == (made, whole)
-
-
-@pytest.mark.parametrize("state", State)
-def test_every_state_comes_back(tmp_path: Path, state: State) -> None:
-    path = tmp_path / "journal.json"
-    Journal(path).put(entry(state=state))
-    [found] = Journal(path).entries()
-    assert found.state is state
 
 
 def test_an_entry_is_replaced_by_claim_and_device_and_removed_by_them(tmp_path: Path) -> None:
@@ -118,12 +105,6 @@ def test_what_a_lost_journal_hides_is_known_until_it_was_found_again(tmp_path: P
     assert (Journal(path).rebuild, Journal(path).unadopted) == (False, False)
     path.write_bytes(b"")
     assert Journal(path).unadopted
-
-
-def test_removing_what_is_not_there_writes_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "journal.json"
-    Journal(path).remove(entry())
-    assert not path.exists()
 
 
 @pytest.mark.parametrize("cut", [0.0, 0.1, 0.5, 0.9, 0.999])
@@ -197,16 +178,6 @@ def test_a_listener_may_ask_the_journal(tmp_path: Path) -> None:
     journal.retry()
     journal.remove(entry("u2"))
     assert seen == [(1, ""), (1, ""), (1, ""), (1, ""), (1, "cannot write"), (1, ""), (0, "")]
-
-
-@pytest.mark.parametrize("note", ["", '"\\/\b\f\n\r\t\0\x1f\x7f', "\x80\u2028 \U0001f600"])
-def test_every_text_comes_back(note: str) -> None:
-    share = entry("u2", SHARE, note=note, requests=("b", "a"), early=True)
-    entries = (entry("u1", note=note), replace(share, share=Share(1024, 10, "team")))
-    contents = Contents(generation=3, entries=entries, unadopted=True)
-    data = encode(contents)
-    assert decode(data) == contents
-    assert json.loads(data)["entries"][0]["note"] == note
 
 
 def test_who_reads_does_not_wait_for_the_disk(

@@ -20,7 +20,6 @@ from api.kubelet.dra_health.v1alpha1 import api_pb2_grpc as health_v1alpha1_grpc
 from api.kubelet.pluginregistration.v1 import api_pb2 as registration
 from api.kubelet.pluginregistration.v1 import api_pb2_grpc as registration_grpc
 from kubeletplugin.errors import HostError
-from kubeletplugin.kubelet.services import HealthBoard
 from kubeletplugin.sockets import SocketServer
 from sim.nvml.faults import Fault
 from tests.helpers.waiting import PATIENCE, wait_for
@@ -158,14 +157,6 @@ def test_a_stream_that_kubelet_left_gives_its_worker_back(rig: Rig) -> None:
             next(stream)
             stream.cancel()
     assert rig.prepared(rig.claim(SLICE))
-
-
-def test_a_stream_whose_caller_is_gone_already_ends() -> None:
-    class Gone:
-        def add_callback(self, _: Callable[[], None]) -> bool:
-            return False
-
-    assert list(HealthBoard(lambda: ()).stream(Gone())) == []  # type: ignore[arg-type]
 
 
 def test_a_list_of_health_is_complete_or_not_given(rig: Rig) -> None:

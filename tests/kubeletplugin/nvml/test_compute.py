@@ -233,12 +233,3 @@ def test_what_is_not_supported_elsewhere_says_nothing_of_the_profile(
     gi = changes.create_gpu_instance(session, gpu, profile=wanted, placement=wanted.placements[0])
     with pytest.raises(NotSupportedError):
         create_compute_instance(session, gpu, gi_id=gi.id, profile=wanted)
-
-
-def test_a_gpu_instance_that_is_not_supported_is_undeliverable(bench: Bench) -> None:
-    machine, session = bench(H100)
-    creates = "nvmlDeviceCreateGpuInstanceWithPlacement"
-    for code, kind in ((3, UndeliverableError), (13, NotSupportedError)):
-        machine.inject(Fault(id="no", function=creates, action="return", code=code))
-        with pytest.raises(kind):
-            make(session, machine.gpu(0).uuid, double(session))

@@ -15,13 +15,8 @@ from dra.gpu.geometry import Geometry, Placement, Profile
 from dra.gpu.inventory import GpuFacts
 from kubeletplugin.nvml import instances as changes
 from kubeletplugin.nvml.errors import (
-    DriverUnavailableError,
-    InsufficientResourcesError,
-    InUseError,
-    NvmlError,
     PermissionDeniedError,
     ReadBackError,
-    code_name,
 )
 from kubeletplugin.nvml.gpus import Card, discover
 from kubeletplugin.nvml.instances import (
@@ -140,37 +135,6 @@ def test_instances_without_compute_instance_are_seen(
     assert list_compute_instances(session, card.uuid, found.id) == ()
 
 
-def test_a_taken_placement_is_insufficient_resources(
-    session: Session, card: Card, geometry: Geometry
-) -> None:
-    make(session, card, profile(geometry, "1g.5gb"), 0)
-    with pytest.raises(InsufficientResourcesError, match=r"INSUFFICIENT_RESOURCES \(23\)"):
-        make(session, card, profile(geometry, "2g.10gb"), 0)
-
-
-def test_an_instance_in_use_names_its_processes_and_stays(
-    machine: Machine, session: Session, card: Card, geometry: Geometry
-) -> None:
-    made = make(session, card, profile(geometry, "1g.5gb"), 0)
-    other = make(session, card, profile(geometry, "1g.5gb"), 1)
-    machine.start_process(0, 11, gpu_instance=made.id, compute_instance=0)
-    machine.start_process(0, 12, gpu_instance=other.id, compute_instance=0)
-    with pytest.raises(InUseError) as caught:
-        changes.destroy_compute_instances(session, card.uuid, made.id)
-    assert caught.value.pids == (11,)
-    assert find_gpu_instance(session, card.uuid, made.id) == made
-
-
-def test_a_gpu_instance_whose_compute_instance_is_gone_already_is_destroyed(
-    machine: Machine, session: Session, card: Card, geometry: Geometry
-) -> None:
-    made = make(session, card, profile(geometry, "3g.20gb"), 4)
-    machine.destroy_compute_instances(0, made.id)
-    changes.destroy_gpu_instance(session, card.uuid, made.id)
-    changes.destroy_gpu_instance(session, card.uuid, made.id)
-    assert list_gpu_instances(session, card.uuid, geometry) == ()
-
-
 def test_a_destroy_that_does_nothing_is_not_believed(
     machine: Machine, session: Session, card: Card, geometry: Geometry
 ) -> None:
@@ -256,21 +220,6 @@ def test_without_privileges_the_error_says_who_may(
         make(session, card, profile(geometry, "1g.5gb"), 0)
     assert caught.value.gpu == card.uuid
     assert caught.value.code == pynvml.NVML_ERROR_NO_PERMISSION
-
-
-def test_a_driver_that_is_gone_is_said_to_be(machine: Machine, session: Session) -> None:
-    machine.inject(Fault(id="gone", function="*", action="return", code=18, times=0))
-    with pytest.raises(
-        DriverUnavailableError, match=r"LIB_RM_VERSION_MISMATCH \(18\).*reboot the node"
-    ):
-        discover(session)
-
-
-def test_codes_that_nobody_listed_are_shown_by_number(machine: Machine, session: Session) -> None:
-    machine.inject(Fault(id="odd", function="nvmlSystemGet*", action="return", code=4242))
-    with pytest.raises(NvmlError, match=r"unlisted code \(4242\)"):
-        discover(session)
-    assert code_name(0) == "SUCCESS"
 
 
 def test_every_fact_of_a_gpu_is_read(card: Card) -> None:

@@ -80,15 +80,6 @@ def test_a_change_made_by_somebody_else_is_seen_by_the_next_look(rig: Rig) -> No
     assert rig.published_slices() == []
 
 
-def test_an_instance_destroyed_under_a_claim_is_shown_as_lost(rig: Rig) -> None:
-    ref = rig.claim("gpu-0-mig-1g5gb-19-4")
-    rig.prepared(ref)
-    rig.machine.destroy_slice(0, rig.machine.gpu(0).gpu_instances[0].id)
-    assert rig.daemon is not None
-    rig.poll()
-    wait_for("it", lambda: rig.published_slices() == [("gpu-0", "1g.5gb", 4, "lost")])
-
-
 def test_at_rest_nothing_is_written(rig: Rig) -> None:
     settle(rig)
     rig.http.writes = []
@@ -163,25 +154,6 @@ def test_deleted_it_comes_back(rig: Rig) -> None:
     settle(rig)
     rig.api.delete(MIG_NODES, rig.node)
     wait_for("it", lambda: exists(rig.api, MIG_NODES, rig.node) and rig.published())
-
-
-@pytest.mark.parametrize("subresource", ["", "status"])
-def test_edited_it_is_put_right(rig: Rig, subresource: str) -> None:
-    settle(rig)
-    edit: Obj = {"status": {"gpus": []}} if subresource else {"spec": {"pool": "x"}, "metadata": {}}
-    if not subresource:
-        edit["metadata"]["ownerReferences"] = None
-    rig.api.patch(MIG_NODES, rig.node, edit, subresource=subresource)
-
-    def right() -> bool:
-        found = rig.mignode()
-        return (
-            found["spec"]["pool"] == rig.node
-            and len(found["metadata"].get("ownerReferences", [])) == 1
-            and rig.published()
-        )
-
-    wait_for("it", right)
 
 
 def test_an_own_earlier_state_is_put_right_if_the_server_went_back_to_it(

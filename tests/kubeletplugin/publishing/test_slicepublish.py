@@ -106,18 +106,6 @@ def test_a_claim_that_the_scheduler_allocated_is_prepared(scheduled: Rig) -> Non
     assert scheduled.slices() == [(1, "3g.20gb", 4, True)]
 
 
-def test_what_pods_do_changes_no_slice(scheduled: Rig) -> None:
-    rig = scheduled
-    rig.http.writes = []
-    ref = rig.claim("gpu-1-mig-2g10gb-14-2")
-    rig.prepared(ref)
-    assert rig.unprepare(ref) == ""
-    wait_for("no slice", lambda: rig.published_slices() == [])
-    wait_for("the wishes to be taken", lambda: idle(rig))
-    rig.stop()
-    assert writes(rig) == []
-
-
 def test_a_foreign_instance_takes_its_room_away_until_it_is_gone(
     make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
 ) -> None:

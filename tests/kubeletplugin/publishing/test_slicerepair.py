@@ -23,15 +23,6 @@ from tests.kubeletplugin.helpers.publishedslices import (
 from tests.kubeletplugin.helpers.rig import DRIVER, Rig
 
 
-def test_slices_that_kubelet_deletes_come_back(scheduled: Rig) -> None:
-    rig = scheduled
-    before = {s["metadata"]["uid"] for s in slices(rig)}
-    for found in slices(rig):
-        rig.api.delete(RESOURCE_SLICES, found["metadata"]["name"])
-    wait_for("them", lambda: len(devices(rig)) == 50)
-    assert before.isdisjoint(s["metadata"]["uid"] for s in slices(rig))
-
-
 def test_slices_that_somebody_edits_or_adds_are_put_right(scheduled: Rig) -> None:
     rig = scheduled
     first, second = slices(rig)

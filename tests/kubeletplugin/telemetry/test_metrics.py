@@ -16,7 +16,7 @@ from kubeletplugin.telemetry.observer import Action
 from sim.nvml.machine import GpuSpec
 from sim.nvml.products import Variants
 from tests.helpers.scrape import Scrape, collected, get, logged_port, scraped
-from tests.helpers.waiting import PATIENCE, wait_for
+from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.claims.test_lost import look, vanish
 from tests.kubeletplugin.claims.test_reclaim import PID, in_use
 from tests.kubeletplugin.claims.test_restart import change_entry
@@ -254,11 +254,3 @@ def test_a_running_plugin_is_scraped_and_probed(make_rig: Callable[..., Rig]) ->
         assert found.value("process_resident_memory_bytes") > 1e6
         assert get(port, "/healthz") == (200, "ok\n")
         plugin.end()
-
-
-def test_an_address_that_is_no_address_is_refused_at_once(make_rig: Callable[..., Rig]) -> None:
-    rig = make_rig(GpuSpec(A100))
-    command = [sys.executable, "-m", "kubeletplugin", *arguments(rig), "--metrics-address", "8080"]
-    with running(command, rig.folder) as plugin:
-        assert plugin.process.wait(PATIENCE) == 1
-        assert "--metrics-address: '8080' is no address" in plugin.log.read_text()

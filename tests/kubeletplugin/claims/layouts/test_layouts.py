@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from dra.common.resources import NAMESPACES
-from dra.gpu.geometry import Occupant, Placement
+from dra.gpu.geometry import Placement
 from dra.kube.errors import UnavailableError
-from kubeletplugin.claims.layouts import ReadySlices
 from kubeletplugin.journal.journal import Journal
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.claims.layouts.declared import (
@@ -24,7 +20,6 @@ from tests.kubeletplugin.claims.layouts.declared import (
     status,
     wait_state,
 )
-from tests.kubeletplugin.helpers.gpubench import GpuBench
 from tests.kubeletplugin.helpers.lostjournals import lose_journal
 from tests.kubeletplugin.helpers.rig import Rig
 
@@ -190,12 +185,3 @@ def test_while_the_node_cannot_be_read_nothing_is_given_out(declare: Callable[..
     assert rig.slices() == []
     rig.http.refuse = lambda _, __: None
     wait_for("the layout", lambda: rig.slices() == PAIRS)
-
-
-def test_a_gpu_without_profiles_is_told_to_have_none(tmp_path: Path) -> None:
-    bench = GpuBench(tmp_path)
-    bench.unit.card = replace(bench.unit.card, geometry=None)
-    missing = Occupant(Placement(0, 1), 19)
-    with pytest.raises(ValueError, match="gpu-0 has no profile 19"):
-        ReadySlices(bench.slices).make(bench.unit, [missing])
-    assert bench.machine.mutations() == []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -180,21 +179,6 @@ def test_of_a_claim_with_several_devices_the_clients_of_one_get_its_daemon(
 def served(rig: Rig, ref: ClaimRef) -> str:
     """The device of a claim's daemon."""
     return (rig.roots.state / "mps" / ref.uid / "pipe/.simulated/devices").read_text().strip()
-
-
-def test_a_slice_that_was_made_before_its_claim_was_allocated_gets_its_daemon(
-    sharing: Rig, pods: DaemonPods
-) -> None:
-    ref = sharing.claim(SLICE, config=[mps(LIMITS)], expected=True)
-    wait_for("the slice", lambda: [e.early for e in sharing.journal()] == [True])
-    assert pods.pods() == []
-    assert sharing.daemon is not None
-    journal = sharing.daemon.common.journal
-    journal.put(*(replace(e, mps=None) for e in journal.entries()))
-    sharing.prepared(ref)
-    assert control(sharing, ref.uid, "get_default_active_thread_percentage") == "40"
-    assert sharing.unprepare(ref) == ""
-    assert pods.pods() == []
 
 
 def test_a_daemon_has_the_nodes_of_its_device_in_a_dev_of_its_own(

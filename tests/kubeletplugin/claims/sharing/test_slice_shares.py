@@ -137,14 +137,6 @@ REFUSED: dict[str, tuple[str, Obj, str]] = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_amounts_are_for_shares_of_slices_alone(sharing: Rig, case: str) -> None:
-    name, config, why = REFUSED[case]
-    ref = sharing.claim(results=[result(sharing, name=name)], config=[config])
-    assert why in sharing.refused(ref)
-    assert sharing.clean()
-
-
 def test_a_node_that_shares_no_slices_says_so(sharing: Rig) -> None:
     assert sharing.mignode()["status"]["gpus"][0]["sliceSharing"] == {"shares": 4}
     sharing.slice_shares = 1

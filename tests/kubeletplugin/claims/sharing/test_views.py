@@ -6,11 +6,10 @@ from collections.abc import Callable
 
 from dra.common.resources import Resource
 from dra.gpu.inventory import ClaimRef
-from kubeletplugin.journal.journal import Journal
 from sim.nvml.machine import GpuSpec
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.claims.test_prepare import ONE_G_AT_4
-from tests.kubeletplugin.helpers.lostjournals import edit, lose_journal, prepared, reserve
+from tests.kubeletplugin.helpers.lostjournals import lose_journal, prepared, reserve
 from tests.kubeletplugin.helpers.rig import A100, DRIVER, Rig
 
 MONITOR = "/dev/nvidia-caps/nvidia-cap2"
@@ -88,21 +87,6 @@ def test_a_view_that_a_lost_journal_held_takes_no_slice_away(rig: Rig) -> None:
     assert {(e.claim, e.view) for e in rig.journal()} == {(looking, True), (holding, False)}
     assert rig.published_slices() == [("gpu-0", "1g.5gb", 4, "prepared")]
     rig.prepared(rig.claim("gpu-0-mig-1g5gb-19-0"))
-
-
-def test_a_view_is_found_again_beside_what_the_journal_knows(rig: Rig) -> None:
-    holding = prepared(rig)
-    looking = view(rig, "gpu-0")
-    reserve(rig, looking)
-    rig.prepared(looking)
-    rig.stop()
-    slices = [e for e in rig.journal() if not e.view]
-    lose_journal(rig)
-    path = rig.roots.state / "journal.json"
-    Journal(path).put(*slices)
-    edit(path, lambda record: record.update(rebuild=True))
-    rig.start()
-    assert {(e.claim, e.view) for e in rig.journal()} == {(looking, True), (holding, False)}
 
 
 def test_a_slice_is_not_made_to_be_looked_at(rig: Rig) -> None:

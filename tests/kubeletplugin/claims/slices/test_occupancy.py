@@ -10,8 +10,8 @@ import pytest
 from dra.gpu.geometry import Placement
 from dra.gpu.inventory import ClaimRef
 from kubeletplugin.errors import BusyError
-from kubeletplugin.journal.entries import HELD, LEAVING, Entry, State
-from tests.kubeletplugin.helpers.gpubench import ELSEWHERE, PLACE, GpuBench
+from kubeletplugin.journal.entries import LEAVING, Entry, State
+from tests.kubeletplugin.helpers.gpubench import PLACE, GpuBench
 
 PASSING = (19, 999)
 NOT_HELD = (State.LEFTOVER, State.ORPHAN, State.TOMBSTONE, State.DESTROYING)
@@ -43,11 +43,6 @@ class Bench(GpuBench):
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
-
-
-def test_on_an_empty_gpu_nobody_is_in_the_way(bench: Bench) -> None:
-    assert bench.make_room(bench.entry("new")) is None
-    assert bench.machine.mutations() == []
 
 
 @pytest.mark.parametrize("state", [s for s in State if s not in LEAVING])
@@ -82,19 +77,6 @@ def test_what_another_claim_left_is_removed(bench: Bench, state: State) -> None:
     assert bench.journal.entries() == ()
 
 
-def test_what_another_claim_left_elsewhere_stays(bench: Bench) -> None:
-    leftover = bench.made("old", State.LEFTOVER, ELSEWHERE)
-    assert bench.make_room(bench.entry("new")) is None
-    assert (bench.places(), bench.journal.entries()) == ([0], (leftover,))
-
-
-@pytest.mark.parametrize("state", [*sorted(HELD), State.LEFTOVER])
-def test_its_own_record_is_in_nobodys_way(bench: Bench, state: State) -> None:
-    own = bench.made("new", state)
-    assert bench.make_room(own) is None
-    assert (bench.places(), bench.journal.entries()) == ([4], (own,))
-
-
 def test_a_whole_gpu_is_everywhere_in_the_way(bench: Bench) -> None:
     whole = bench.entry("old", state=State.PREPARED)
     bench.journal.put(replace(whole, device="gpu-0", profile_id=None, placement=None))
@@ -113,12 +95,6 @@ def test_what_cannot_be_removed_now_is_named_with_the_reason(
     assert "which is being removed" in str(error)
     assert word in str(error)
     assert "it is tried again" in str(error)
-
-
-def test_a_gpu_instance_of_the_same_shape_that_stays_is_used_again(bench: Bench) -> None:
-    left = bench.bare("old")
-    assert bench.make_room(bench.entry("new")) == left
-    assert bench.places() == [4]
 
 
 @pytest.mark.parametrize("state", NOT_HELD)
@@ -178,8 +154,3 @@ def test_one_that_took_the_place_of_its_own_is_named_with_what_tells_them_apart(
     bench.machine.destroy_slice(0, own.gi_id)
     bench.machine.create_slice(0, "1g.5gb", start=4)
     assert "did not make as far as it can tell: GPU instance" in str(bench.not_made(own))
-
-
-def test_one_that_nobody_recorded_elsewhere_is_in_nobodys_way(bench: Bench) -> None:
-    bench.machine.create_slice(0, "1g.5gb", start=0)
-    assert bench.slices.ensure(bench.unit, bench.entry("new")).ci_id is not None

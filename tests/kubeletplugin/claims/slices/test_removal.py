@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ from kubeletplugin.nvml.errors import InUseError, NvmlError
 from tests.kubeletplugin.helpers.gpubench import (
     DESTROY_CI,
     DESTROY_GI,
-    ELSEWHERE,
     UNKNOWN,
     GpuBench,
 )
@@ -48,13 +46,6 @@ def test_what_kubelet_was_told_of_before_is_lost(bench: GpuBench, state: State) 
     assert (bench.places(), lost.state, lost.remade) == ([], State.LOST, False)
 
 
-def test_nothing_left_is_fine(bench: GpuBench) -> None:
-    entry = bench.entry("old")
-    bench.journal.put(entry)
-    assert bench.slices.remove(entry) == ""
-    assert (bench.machine.mutations(), bench.journal.entries()) == ([], ())
-
-
 @pytest.mark.parametrize("state", [s for s in State if s is not State.CI_DESTROYED])
 def test_that_it_is_about_to_go_is_recorded_before_anything_is_destroyed(
     bench: GpuBench, state: State
@@ -67,14 +58,6 @@ def test_that_it_is_about_to_go_is_recorded_before_anything_is_destroyed(
     assert (marked.state, marked.gi_id, marked.ci_id) == (State.DESTROYING, entry.gi_id, None)
     assert marked.mig_uuid == entry.mig_uuid
     assert bench.slices_now() == [(4, 1)]
-
-
-def test_one_whose_compute_instance_nobody_was_told_of_is_marked_too(bench: GpuBench) -> None:
-    entry = bench.made("old", State.GI_CREATED, ci_id=None, mig_uuid="")
-    bench.keep(DESTROY_CI)
-    with pytest.raises(InUseError):
-        bench.slices.remove(entry)
-    assert bench.journal.entries() == (entry.at(State.DESTROYING),)
 
 
 @pytest.mark.parametrize("state", [s for s in State if s is not State.CI_DESTROYED])
@@ -91,16 +74,6 @@ def test_that_only_the_gpu_instance_is_left_is_recorded(bench: GpuBench, state: 
     assert (bench.places(), bench.journal.entries()) == ([], ())
 
 
-def test_a_note_is_kept_while_only_the_gpu_instance_is_left(bench: GpuBench) -> None:
-    bench.bare("old")
-    (entry,) = bench.journal.entries()
-    noted = replace(entry, note="why")
-    bench.journal.put(noted)
-    with pytest.raises(InUseError):
-        bench.slices.remove(noted)
-    assert bench.journal.entries() == (noted,)
-
-
 # -- a disk that is full
 
 
@@ -113,20 +86,6 @@ def test_what_kubelet_knows_of_stays_while_that_it_goes_cannot_be_recorded(
     with pytest.raises(HostError, match="cannot write the journal"):
         bench.slices.remove(entry)
     assert (bench.slices_now(), bench.journal.entries()) == ([(4, 1)], (entry,))
-
-
-@pytest.mark.parametrize("state", sorted(ARRIVING))
-def test_what_is_half_made_goes_and_its_record_follows_once_there_is_room(
-    bench: GpuBench, state: State
-) -> None:
-    entry = bench.made("old", state)
-    bench.fill_disk()
-    with pytest.raises(HostError, match="cannot write the journal"):
-        bench.slices.remove(entry)
-    assert (bench.places(), bench.journal.entries()) == ([], (entry,))
-    bench.empty_disk()
-    assert bench.slices.remove(entry) == ""
-    assert bench.journal.entries() == ()
 
 
 def half_removed(bench: GpuBench) -> Entry:
@@ -168,13 +127,6 @@ def test_a_gpu_that_cannot_be_asked_is_no_answer(bench: GpuBench) -> None:
     bench.keep(GET_GI, UNKNOWN)
     with pytest.raises(NvmlError):
         bench.slices.is_bare(entry)
-
-
-def test_bare_is_a_gpu_instance_without_its_compute_instance(bench: GpuBench) -> None:
-    assert not bench.slices.is_bare(bench.entry("none"))
-    assert bench.slices.is_bare(bench.bare("old"))
-    bench.machine.clear_faults()
-    assert not bench.slices.is_bare(bench.made("whole", State.PREPARED, placement=ELSEWHERE))
 
 
 @pytest.mark.parametrize("state", [State.INTENT, State.ORPHAN, State.TOMBSTONE])

@@ -17,7 +17,6 @@ from tests.kubeletplugin.helpers.gpubench import DESTROY_CI, ELSEWHERE, IN_USE
 from tests.kubeletplugin.helpers.nodebench import NodeBench
 
 UID = "uid-a"
-NOT_PERMITTED = 4
 
 
 @pytest.fixture
@@ -98,23 +97,6 @@ def test_what_is_unavailable_for_the_same_reason_is_told_once(bench: NodeBench) 
     assert (again, bench.events.seen) == (first, told)
 
 
-def test_for_another_reason_it_is_told_again(bench: NodeBench) -> None:
-    bench.made("a", State.PREPARED)
-    bench.keep(DESTROY_CI)
-    bench.removal.remove_all(UID)
-    bench.keep(DESTROY_CI, NOT_PERMITTED)
-    bench.removal.retry(UID)
-    assert [r for _, r, _ in bench.events.reasons()] == ["SliceInUse", "SliceNotRemoved"]
-    assert "NO_PERMISSION" in bench.journal.entries()[0].note
-
-
-def test_an_orphan_stays_one(bench: NodeBench) -> None:
-    bench.made("a", State.ORPHAN, ci_id=None)
-    bench.keep(DESTROY_CI)
-    bench.removal.remove_all(UID)
-    assert bench.states() == [State.ORPHAN]
-
-
 @pytest.mark.parametrize("problem", ["", "GPU at 0000:07:00.0 does not answer"])
 def test_of_a_gpu_that_is_not_there_a_tombstone_stays(bench: NodeBench, problem: str) -> None:
     entry = bench.made("a", State.PREPARED)
@@ -157,12 +139,6 @@ def test_on_a_gpu_that_is_somebody_elses_now_nothing_is_destroyed(
         assert bench.unit.lock.try_enter(), "the GPU's lock is free again"
 
 
-def test_on_a_gpu_that_only_is_not_offered_it_is_destroyed(bench: NodeBench) -> None:
-    bench.made("a", State.PREPARED)
-    bench.unit.conflict = Conflict(NodeReason.PAUSED, "a pause was asked for")
-    assert nothing(bench.removal.remove_all(UID))
-
-
 # -- patience
 
 
@@ -173,14 +149,6 @@ def test_what_passes_is_tried_again_for_as_long_as_there_is_patience(bench: Node
     assert nothing(bench.removal.remove_all(UID, patience=30.0))
     assert bench.clock.waits == [0.1, 0.2, 0.4, 0.8]
     assert bench.events.seen == []
-
-
-def test_all_devices_share_the_patience(bench: NodeBench) -> None:
-    bench.made("a", State.PREPARED)
-    bench.made("a", State.PREPARED, ELSEWHERE)
-    bench.keep(DESTROY_CI)
-    assert len(bench.removal.remove_all(UID, patience=2.0).recorded) == 2
-    assert sum(bench.clock.waits) <= 2.0
 
 
 # -- a disk that is full
@@ -194,13 +162,6 @@ def test_what_kubelet_knows_of_and_cannot_be_recorded_as_going_has_failed(bench:
     assert str(left).startswith(f"{entry.device}: cannot write the journal")
     assert bench.events.seen == []
     assert bench.journal.entries() == (entry,)
-
-
-def test_what_is_on_its_way_out_already_is_unavailable_all_the_same(bench: NodeBench) -> None:
-    bench.made("a", State.LEFTOVER)
-    bench.fill_disk()
-    left = bench.removal.remove_all(UID)
-    assert (len(left.recorded), left.failed) == (1, [])
 
 
 def test_a_spec_that_cannot_be_removed_has_failed_and_the_slice_goes_all_the_same(
@@ -229,13 +190,6 @@ def test_a_claim_of_which_kubelet_knows_nothing_is_undone_with_its_spec(
         bench.destroy_compute_instances(bench.journal.entries()[0])
     assert nothing(bench.removal.remove_unfinished(UID))
     assert (bench.places(), bench.specs.files) == ([], {})
-
-
-def test_what_cannot_be_undone_of_it_is_an_orphan(bench: NodeBench) -> None:
-    bench.made("a", State.CI_CREATED)
-    bench.keep(DESTROY_CI)
-    assert bench.removal.remove_unfinished(UID).recorded
-    assert bench.states() == [State.ORPHAN]
 
 
 @pytest.mark.parametrize("state", sorted(HELD))

@@ -12,10 +12,10 @@ from dra.gpu.geometry import Occupant
 from dra.gpu.shares import ANY_TENANT, Share, ShareOffer
 from kubeletplugin.errors import BusyError
 from kubeletplugin.gpus.gpu import DeclaredLayout
-from kubeletplugin.journal.entries import ARRIVING, HELD, LEAVING, Entry, State, ready_entry
-from kubeletplugin.nvml.errors import InUseError, NvmlError
+from kubeletplugin.journal.entries import ARRIVING, HELD, Entry, State, ready_entry
+from kubeletplugin.nvml.errors import NvmlError
 from tests.kubeletplugin.claims.slices.slicebench import CREATE_CI, CREATE_GI
-from tests.kubeletplugin.helpers.gpubench import DESTROY_CI, PLACE, UNKNOWN, GpuBench
+from tests.kubeletplugin.helpers.gpubench import PLACE, UNKNOWN, GpuBench
 
 NAME = "gpu-0-mig-1g5gb-19-4"
 MADE = [CREATE_GI, CREATE_CI]
@@ -68,57 +68,6 @@ def test_the_first_makes_the_slice_and_others_have_the_same(bench: Bench, state:
     assert (joined.state, joined.early) == (State.CI_CREATED, True)
     assert bench.journal.entries() == (first, joined)
     assert bench.ensure(joined) == joined, "asked again, nothing changes"
-
-
-def test_nobody_takes_part_in_a_slice_that_is_on_its_way_out(bench: Bench) -> None:
-    [last] = bench.sharing("a", state=State.LEFTOVER)
-    bench.journal.put(replace(last, share=Share(MEMORY, 100, "x")))
-    made = bench.ensure(bench.share("b"))
-    assert (bench.calls()[-2:], bench.journal.entries()) == (MADE, (made,))
-    assert bench.calls().count(CREATE_GI) == 2
-
-
-@pytest.mark.parametrize("state", [*sorted(ARRIVING - {State.INTENT}), *sorted(HELD)])
-def test_a_slice_stays_until_the_last_has_gone(bench: Bench, state: State) -> None:
-    bench.sharing("a", "b")
-    bench.forget()
-    first, second = bench.journal.entries()
-    bench.journal.put(second.at(state, remade=False))
-    assert bench.slices.remove(first) == ""
-    assert (bench.slices_now(), bench.calls()) == ([(4, 1)], MADE)
-    [left] = bench.journal.entries()
-    assert left.key == second.key
-    assert bench.slices.remove(left) == ""
-    assert (bench.places(), bench.journal.entries()) == ([], ())
-
-
-@pytest.mark.parametrize("state", sorted(LEAVING - {State.CI_DESTROYED}))
-def test_one_of_those_that_could_not_go_is_left_to_remove_the_slice(
-    bench: Bench, state: State
-) -> None:
-    first, second = bench.sharing("a", "b", state=state)
-    assert bench.slices.remove(first) == ""
-    assert (bench.places(), bench.journal.entries()) == ([4], (second,))
-    assert bench.slices.remove(second) == ""
-    assert (bench.places(), bench.journal.entries()) == ([], ())
-
-
-def test_processes_of_a_shared_slice_keep_the_last_claim_only(bench: Bench) -> None:
-    first, second = bench.sharing("a", "b")
-    gi_id, ci_id = first.gi_id or 0, first.ci_id or 0
-    bench.machine.start_process(0, 77, gpu_instance=gi_id, compute_instance=ci_id)
-    bench.slices.remove(first)
-    with pytest.raises(InUseError):
-        bench.slices.remove(second)
-
-
-def test_a_slice_that_vanished_is_made_once_for_all(bench: Bench) -> None:
-    before = bench.sharing("a", "b", state=State.LOST)
-    bench.machine.wipe_gpu(0)
-    first = bench.ensure(before[0])
-    second = bench.ensure(before[1])
-    assert bench.calls() == [*MADE, *MADE]
-    assert ids(first) == ids(second)
 
 
 def test_what_one_makes_again_and_fails_to_is_removed_whatever_others_have_on_record(
@@ -244,17 +193,3 @@ def test_a_ready_slice_is_shared_and_ready_again_after_the_last(bench: Bench) ->
     [ready] = bench.journal.entries()
     assert (ready.ready, ready.device, bench.slices_now()) == (True, NAME, [(4, 0)])
     assert CREATE_GI not in bench.calls()
-
-
-def test_a_ready_slice_is_nobodys_share(bench: Bench) -> None:
-    entry = bench.ensure(bench.share("a", share_id="one"))
-    ready = ready_entry(entry)
-    assert (ready.device, ready.claim.uid) == (NAME, f"ready-{NAME}")
-    assert (ready.share, ready.share_id, ready.placement) == (None, "", PLACE)
-
-
-def test_a_claim_that_leaves_writes_the_journal_once_and_asks_for_no_change(bench: Bench) -> None:
-    first, _ = bench.sharing("a", "b")
-    bench.keep(DESTROY_CI, UNKNOWN)
-    assert bench.slices.remove(first, keep=True) == ""
-    assert bench.calls() == MADE

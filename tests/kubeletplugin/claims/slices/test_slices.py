@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dra.claims.reasons import NodeReason
-from dra.gpu.geometry import Geometry, Placement
+from dra.gpu.geometry import Placement
 from kubeletplugin.errors import DeviceError, ModeError
 from kubeletplugin.gpus.gpu import Conflict
 from kubeletplugin.journal.entries import State
@@ -21,11 +21,6 @@ def bench(tmp_path: Path) -> Bench:
 
 
 # -- made, finished, found
-
-
-def test_what_is_on_record_for_another_gpu_is_made_here(bench: Bench) -> None:
-    bench.journal.put(bench.entry("a", state=State.PREPARED, gpu="GPU-other", gi_id=3))
-    bench.made_well(bench.ensure(bench.entry("a")))
 
 
 @pytest.mark.parametrize("state", [s for s in State if s is not State.INTENT])
@@ -80,16 +75,3 @@ def test_what_the_gpu_does_not_offer_is_not_made(bench: Bench, case: str) -> Non
     entry = replace(bench.entry("a"), **NOT_OFFERED[case])  # type: ignore[arg-type]
     with pytest.raises(DeviceError, match=r"gpu-0 offers no profile 1g\.5gb at [^:]*(:1)?$"):
         bench.ensure(entry)
-
-
-@pytest.mark.parametrize("geometry", [None, Geometry(())])
-def test_without_profiles_nothing_is_made(bench: Bench, geometry: Geometry | None) -> None:
-    bench.unit.card = replace(bench.unit.card, geometry=geometry)
-    with pytest.raises(DeviceError, match=r"gpu-0 offers no profile 1g\.5gb at 4:1$"):
-        bench.ensure(bench.entry("a"))
-
-
-def test_what_is_whole_is_found_however_little_the_gpu_offers_now(bench: Bench) -> None:
-    recorded = bench.made("a", State.PREPARED)
-    bench.unit.card = replace(bench.unit.card, geometry=None, mig_enabled=False)
-    assert bench.ensure(bench.entry("a")) == recorded

@@ -85,22 +85,6 @@ def known(*problems: GpuProblem) -> GpuProblems:
     return made
 
 
-def test_another_sign_of_the_same_makes_it_later_and_keeps_its_words() -> None:
-    problems = known(WHOLE)
-    assert not problems.add(replace(WHOLE, at=150.0, reason=GpuReason.NO_PERMISSION))
-    assert problems.of_gpu("GPU-a") == replace(WHOLE, at=150.0)
-
-
-@pytest.mark.parametrize(
-    "other",
-    [replace(WHOLE, gpu="GPU-b"), replace(WHOLE, gi_id=2), replace(WHOLE, message="XID 94")],
-    ids=["GPU", "slice", "words"],
-)
-def test_it_is_another_by_gpu_slice_or_words(other: GpuProblem) -> None:
-    problems = known(WHOLE, other)
-    assert set(problems.forget("GPU-a")) == {p for p in (WHOLE, other) if p.gpu == "GPU-a"}
-
-
 GRAVEST = {
     "what blocks": (WHOLE, replace(RESET, blocks=False)),
     "of those what needs a reset": (RESET, WHOLE),
@@ -117,34 +101,6 @@ def test_of_several_the_gravest_is_told(case: str, order: int) -> None:
     gravest, other = GRAVEST[case]
     problems = known(OF_SLICE, *(gravest, other)[::order])
     assert problems.of_gpu("GPU-a") == gravest
-
-
-REVIEWED = {
-    "it is lost": [LOST],
-    "it is not among the GPUs any more": [],
-}
-
-
-@pytest.mark.parametrize("case", REVIEWED)
-def test_a_gpu_that_was_lost_is_well_when_it_is_back(case: str) -> None:
-    problems = known(RESET)
-    assert problems.review(REVIEWED[case], now=SOON) == ()
-    assert problems.of_gpu("GPU-a") == replace(RESET, away=True)
-    assert problems.review([GPU], now=SOON) == (replace(RESET, away=True),)
-    assert problems.of_gpu("GPU-a") is None
-
-
-def test_a_gpu_that_does_not_answer_is_not_away() -> None:
-    problems = known(RESET)
-    assert problems.review([SICK], now=QUIET) == ()
-    assert problems.review([GPU], now=QUIET) == ()
-    assert problems.of_gpu("GPU-a") == RESET
-
-
-def test_the_gpu_is_shown_with_its_problems() -> None:
-    shown = known(WHOLE, OF_SLICE).shown(GPU)
-    assert (shown.unavailable, shown.reason) == ("XID 48", GpuReason.XID_ERROR)
-    assert [i.unhealthy for i in shown.instances] == ["XID 43", ""]
 
 
 def test_what_nvml_says_itself_comes_first() -> None:

@@ -79,18 +79,6 @@ def test_a_paused_node_prepares_nothing_new_and_is_released_once_it_is_empty(rig
     assert rig.prepared(late)
 
 
-def test_a_plugin_that_starts_on_a_paused_node_offers_nothing(rig: Rig) -> None:
-    rig.stop()
-    label(rig, {CLIENT: UPGRADE})
-    rig.start(ready=False)
-    wait_for("the reason", lambda: rig.daemon is not None and rig.daemon.common.readiness.reason)
-    assert held(rig) == []
-    wait_for("the MigNode", rig.published)
-    assert reasons(rig) == [RELEASED, RELEASED]
-    label(rig, {CLIENT: "true"})
-    wait_released(rig)
-
-
 def test_a_view_of_a_gpu_is_refused_too_as_its_holder_would_keep_it_open(
     make_rig: Callable[..., Rig],
 ) -> None:

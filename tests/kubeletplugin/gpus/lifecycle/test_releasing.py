@@ -133,17 +133,6 @@ def test_a_drained_node_lets_go_of_the_driver(rig: Rig) -> None:
     assert rig.prepared(rig.claim(SECOND))
 
 
-def test_gpus_drained_one_by_one_are_a_drained_node(rig: Rig) -> None:
-    drain(rig, "gpu-0")
-    wait_released(rig, 0)
-    drain(rig, "gpu-0", "gpu-1")
-    wait_released(rig, 0, 1)
-    assert held(rig) == []
-    drain(rig, "gpu-1")
-    wait_released(rig, 1)
-    wait_for("the GPUs held", lambda: held(rig) == [0])
-
-
 def test_where_any_handle_holds_all_gpus_the_message_names_the_way_out(
     make_rig: Callable[..., Rig],
 ) -> None:

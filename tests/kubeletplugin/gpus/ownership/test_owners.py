@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from kubeletplugin.gpus.identity import FoundInstance
 from kubeletplugin.journal.entries import State
 from kubeletplugin.nvml.errors import NotSupportedError, NvmlError
 from kubeletplugin.nvml.instances import GpuInstance, list_gpu_instances
@@ -35,18 +34,6 @@ def test_a_gpu_that_cannot_be_asked_is_no_answer(bench: GpuBench, ask: str) -> N
 
 
 MODES = {"on": True, "off": False}
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_without_mig_mode_there_are_no_instances(bench: GpuBench, mode: str) -> None:
-    entry = bench.made("a", State.PREPARED)
-    bench.machine.set_mig_mode(0, enabled=MODES[mode])
-    bench.keep(GET_GI, NOT_SUPPORTED)
-    if MODES[mode]:
-        with pytest.raises(NotSupportedError):
-            bench.hardware.identity.find_own_instance(entry)
-    else:
-        assert bench.hardware.identity.find_own_instance(entry) == FoundInstance()
 
 
 def test_a_gpu_that_has_forgotten_that_it_has_mig_is_not_believed(bench: GpuBench) -> None:
@@ -86,29 +73,6 @@ def test_owners_are_the_entries_of_instances_and_others_have_none(bench: GpuBenc
     entries = [bench.entry("elsewhere", gi_id=99), remade, entry]
     assert len(present(bench)) == 3
     assert bench.hardware.identity.owners(present(bench), entries) == {entry.gi_id: entry}
-
-
-def test_of_two_entries_the_first_that_it_can_be_is_the_owner(bench: GpuBench) -> None:
-    entry = bench.made("a", State.PREPARED)
-    twin = replace(entry, claim=bench.entry("b").claim)
-    strange = replace(twin, mig_uuid="MIG-other")
-    owners = bench.hardware.identity.owners(present(bench), [strange, entry, twin])
-    assert owners == {entry.gi_id: entry}
-
-
-def test_one_that_goes_while_it_is_judged_has_no_owner(bench: GpuBench) -> None:
-    entry = bench.made("a", State.PREPARED)
-    there = present(bench)
-    bench.machine.destroy_slice(0, entry.gi_id or 0)
-    assert bench.hardware.identity.owners(there, [entry]) == {}
-
-
-def test_owners_of_a_gpu_that_cannot_be_asked_are_not_known(bench: GpuBench) -> None:
-    entry = bench.made("a", State.PREPARED)
-    there = present(bench)
-    bench.keep(GET_GI, UNKNOWN)
-    with pytest.raises(NvmlError):
-        bench.hardware.identity.owners(there, [entry])
 
 
 # -- ids alone
