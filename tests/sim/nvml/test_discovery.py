@@ -115,7 +115,7 @@ def test_with_mig_mode_off_profiles_and_placements_answer_and_instances_do_not(
     """Of profiles and placements as on an H100 (580.159)."""
     start(GpuSpec("A100-SXM4-40GB", mig=False))
     assert pynvml.nvmlDeviceGetGpuInstanceProfileInfo(device(), 0, 1).id == 19
-    assert pynvml.nvmlDeviceGetGpuInstanceProfileInfo(device(), 0, 2).name == b"MIG 1g.5gb"
+    assert pynvml.nvmlDeviceGetGpuInstanceProfileInfo(device(), 0, 2).name == "MIG 1g.5gb"
     assert len(placements(device(), 19)) == 7
     assert pynvml.nvmlDeviceGetGpuInstanceRemainingCapacity(device(), 19) == 7
     with refused(Return.NOT_SUPPORTED):
