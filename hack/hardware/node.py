@@ -15,8 +15,7 @@ from dra.common.resources import CUSTOM_RESOURCE_DEFINITIONS, MIG_NODES, NODES, 
 from dra.gpu.inventory import ClaimRef
 from dra.gpu.names import DEFAULT_DRIVER
 from dra.kube.client import KubeApi
-from hack.bench.node.__main__ import api_server
-from hack.bench.node.node import NODE, Claims, Place, Plugin, node_object
+from hack.bench.node.node import NODE, Claims, Place, Plugin, node_object, simulated_api_server
 from hack.hardware.container import Added, Containers, of_devices
 from sim.kubelet import plugins
 from sim.kubelet.containers import resolve
@@ -98,7 +97,7 @@ def running(
     Raises:
         ClusterError: it does not come to offer its GPUs; the text has its last words.
     """
-    with api_server(root) as kubeconfig:
+    with simulated_api_server(root) as kubeconfig:
         api = KubeApi.connect(str(kubeconfig), user_agent="hardware", timeout_seconds=30)
         api.create(CUSTOM_RESOURCE_DEFINITIONS, mignode_definition())
         wait_for("the Node", lambda: bool(api.create(NODES, node_object())))

@@ -11,14 +11,18 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.utils import canonicalize_name
 
 from hack.bench.node import library
+from hack.release.packages import IMAGES
 from kubeletplugin.host.libraries import this_architecture
 from sim.nvml.machine import GpuSpec, Machine
+from tests.deploy.images.imagefiles import pinned
 from tests.kubeletplugin.host.rootfs import compiled
 
 CUDA = r"""
@@ -101,6 +105,20 @@ def run(machine: Machine, tmp_path: Path, *arguments: str, mig: bool) -> dict[st
 def assert_computes(found: dict[str, Any]) -> None:
     assert "simulated nvidia-smi" in found["nvidia-smi"]["output"]
     assert found["compute"]["right"] is True
+
+
+def test_the_packages_of_the_programs_suffice() -> None:
+    """``make hardware`` installs no others; grpc has the generator of its stubs if it is there."""
+    loaded = "import sys; sys.modules['grpc_tools'] = None; import hack.hardware.__main__\n"
+    loaded += "print(*(n for n, m in sys.modules.items() if m and '.' not in n))"
+    names = subprocess.run(
+        [sys.executable, "-c", loaded], check=True, capture_output=True, text=True
+    ).stdout.split()
+    ours = {"dra-driver-nvidia-mig", "setuptools"}
+    given = ours.union(*map(pinned, IMAGES))
+    others = packages_distributions()
+    packages = {canonicalize_name(p) for n in names for p in others.get(n, ())}
+    assert packages <= given
 
 
 def test_a_whole_gpu_computes_and_is_shared(machine: Machine, tmp_path: Path) -> None:

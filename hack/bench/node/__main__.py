@@ -40,7 +40,14 @@ from hack.bench.node.measures import (
     settle,
     smallest_slices,
 )
-from hack.bench.node.node import Claims, Kubelet, Place, Plugin, node_object
+from hack.bench.node.node import (
+    Claims,
+    Kubelet,
+    Place,
+    Plugin,
+    node_object,
+    simulated_api_server,
+)
 from hack.bench.node.table import (
     MOST,
     RIVAL,
@@ -55,7 +62,7 @@ from hack.cluster import controlplane
 from hack.cluster.binaries import ASSETS_VARIABLE, find_binaries
 from hack.cluster.controlplane import ControlPlane, Setup
 from sim.nvml.machine import GpuSpec, Machine
-from sim.processes import Process, wait_for
+from sim.processes import wait_for
 
 _PRODUCT, _GPUS = "H100-80GB-HBM3", 8
 _MIB = 1024
@@ -80,15 +87,8 @@ def api_server(root: Path) -> Iterator[Path]:
         with ControlPlane(binaries, root, setup=Setup(scheduling=False, auditing=False)) as plane:
             yield Path(plane.kubeconfig(controlplane.ADMIN))
         return
-    kubeconfig = root / "kubeconfig"
-    command = [sys.executable, "-m", "sim", "apiserver", "--kubeconfig-out", str(kubeconfig)]
-    server = Process("apiserver", command, logs=root)
-    server.start()
-    try:
-        wait_for("the API server", kubeconfig.exists)
+    with simulated_api_server(root) as kubeconfig:
         yield kubeconfig
-    finally:
-        server.stop()
 
 
 @click.command()

@@ -71,6 +71,20 @@ class Place:
         }
 
 
+@contextmanager
+def simulated_api_server(root: Path) -> Iterator[Path]:
+    """A simulated API server in another process; its kubeconfig."""
+    kubeconfig = root / "kubeconfig"
+    command = [sys.executable, "-m", "sim", "apiserver", "--kubeconfig-out", str(kubeconfig)]
+    server = Process("apiserver", command, logs=root)
+    server.start()
+    try:
+        wait_for("the API server", kubeconfig.exists)
+        yield kubeconfig
+    finally:
+        server.stop()
+
+
 class Plugin:
     """The node program as a process of its own, with further ``flags``; enter to start it.
 
