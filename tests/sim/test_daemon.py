@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -47,36 +46,6 @@ def test_a_key_added_while_it_is_handled_is_handled_once_more(make: MakeQueue) -
     leave.set()
     wait_for("the second time", lambda: seen == ["a", "a"])
     assert holds_for(0.1, lambda: seen == ["a", "a"])
-
-
-def test_a_key_that_waits_is_handled_once(make: MakeQueue) -> None:
-    seen: list[str] = []
-    both_added = threading.Event()
-
-    def handle(key: str) -> None:
-        assert both_added.wait(PATIENCE)
-        seen.append(key)
-
-    queue = make(handle)
-    queue.add("before")
-    queue.add("a")
-    queue.add("a")
-    both_added.set()
-    wait_for("one", lambda: seen == ["before", "a"])
-    assert holds_for(0.2, lambda: seen == ["before", "a"])
-
-
-def test_a_returned_delay_brings_the_key_back(make: MakeQueue) -> None:
-    times: list[float] = []
-
-    def handle(key: str) -> float | None:
-        times.append(time.monotonic())
-        return 0.1 if len(times) == 1 else None
-
-    make(handle).add("a")
-    wait_for("two", lambda: len(times) == 2)
-    assert times[1] - times[0] >= 0.1
-    assert holds_for(0.2, lambda: len(times) == 2)
 
 
 def test_a_failing_key_is_retried_and_does_not_hold_up_others(make: MakeQueue) -> None:

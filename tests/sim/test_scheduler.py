@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dra.common.resources import NODES, PODS, RESOURCE_CLAIMS, Obj
+from dra.common.resources import NODES, PODS, Obj
 from dra.kube.client import KubeApi
 from sim.scheduler import Scheduler
 from tests.helpers.waiting import wait_for
@@ -92,16 +92,6 @@ def test_an_allocation_without_timestamp_is_never_bound(api: KubeApi) -> None:
 
 
 @pytest.mark.usefixtures("two_nodes")
-def test_an_allocation_without_timestamp_is_bound_when_it_is_reserved_already(
-    api: KubeApi,
-) -> None:
-    pod = _pod_with_claim(api, schedulingGates=[{"name": "test"}])
-    allocate(api, "a-claim", "node-b", timestamp=False, consumers=(pod,))
-    api.patch(PODS, "a", {"spec": {"schedulingGates": None}}, namespace="default")
-    _bound(api, "a", "node-b")
-
-
-@pytest.mark.usefixtures("two_nodes")
 def test_a_gated_pod_is_left_alone(api: KubeApi) -> None:
     _pod_with_claim(api, schedulingGates=[{"name": "test"}])
     allocate(api, "a-claim", "node-a")
@@ -139,48 +129,6 @@ def test_an_allocation_stays_when_no_node_has_what_the_pod_needs_besides(api: Ku
     allocate(api, "c", "node-a")
     _says(api, "a", "2 insufficient cpu")
     assert holds_for(0.4, lambda: "allocation" in get_claim(api, "c")["status"])
-
-
-@pytest.mark.usefixtures("two_nodes")
-def test_an_allocation_that_another_consumer_holds_is_not_taken_back(api: KubeApi) -> None:
-    _pod_with_claim(api, nodeSelector={"name": "node-b"})
-    allocate(api, "a-claim", "node-a")
-    guard = {"apiGroup": "example.com", "resource": "guards", "name": "g", "uid": "g"}
-    standins.create_claim(api, "kept")
-    allocate(api, "kept", "node-a")
-    api.patch(
-        RESOURCE_CLAIMS,
-        "kept",
-        {"status": {"reservedFor": [guard]}},
-        namespace="default",
-        subresource="status",
-    )
-    body = standins.pod("b", claim={"resourceClaimName": "kept"}, nodeSelector={"name": "node-b"})
-    api.create(PODS, body)
-    _says(api, "b", "resourceclaim not available on the node")
-    assert holds_for(0.4, lambda: "allocation" in get_claim(api, "kept")["status"])
-
-
-@pytest.mark.usefixtures("two_nodes")
-def test_a_missing_class_is_named_and_its_creation_wakes_the_pod(api: KubeApi) -> None:
-    body = {
-        "metadata": {"name": "c", "namespace": "default"},
-        "spec": standins.claim_spec("no-such"),
-    }
-    api.create(RESOURCE_CLAIMS, body)
-    api.create(PODS, standins.pod("a", claim={"resourceClaimName": "c"}))
-    _says(api, "a", "device class no-such does not exist")
-    standins.create_class(api, "no-such")
-    _says(api, "a", "cannot allocate all claims")
-
-
-@pytest.mark.usefixtures("two_nodes")
-def test_a_pod_waits_for_its_claim_without_a_word(api: KubeApi) -> None:
-    api.create(PODS, standins.pod("a", claim={"resourceClaimName": "later"}))
-    assert holds_for(0.4, lambda: not _condition(api, "a"))
-    standins.create_claim(api, "later")
-    allocate(api, "later", "node-a")
-    _bound(api, "a", "node-a")
 
 
 @pytest.mark.usefixtures("two_nodes")

@@ -160,7 +160,6 @@ def destroy(session: Session, handle: Any) -> None:
 def instances(session: Session, device: Any, profile_id: Any, handles: Any, count: Any) -> None:
     """Live instances of one profile; the array must have room for the profile's instanceCount."""
     gpu, product = session.device(device)
-    hardware.require_mig(gpu)
     profile = hardware.profile_of(product, integer(profile_id))
     live = [g for g in gpu.gpu_instances if g.profile == profile.id]
     found = [session.handle("gpu-instance", gpu, g.key) for g in live]

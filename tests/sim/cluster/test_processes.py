@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sim.processes import ClusterError, Process, Supervisor
+from sim.processes import Process, Supervisor
 from tests.helpers.folders import mounts_below
 from tests.helpers.waiting import wait_for
 
@@ -43,15 +43,6 @@ def test_children_and_the_temporary_directory_end_with_the_supervisor() -> None:
     assert not directory.exists()
 
 
-def test_a_given_directory_stays(tmp_path_factory: pytest.TempPathFactory) -> None:
-    directory = Path("/tmp") / f"mk-{os.getpid()}"
-    with Supervisor(directory):
-        pass
-    assert (directory / "logs").is_dir()
-    (directory / "logs").rmdir()
-    directory.rmdir()
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
 def test_what_nodes_mounted_ends_with_the_supervisor() -> None:
     """Plugins mount a file system for each claim with an MPS daemon."""
@@ -67,14 +58,6 @@ def mount_in(directory: Path) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "tmpfs", mounted], check=True)
 
 
-def test_a_child_that_ended_is_reported_with_the_end_of_its_log() -> None:
-    with Supervisor() as supervisor:
-        child = supervisor.spawn("broken", ["-c", "print('the cause'); raise SystemExit(3)"])
-        wait_for("its end", lambda: not child.running)
-        with pytest.raises(ClusterError, match=r"broken exited with 3(.|\n)*the cause"):
-            supervisor.check()
-
-
 def test_a_child_that_does_not_listen_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sim.processes._STOP_SECONDS", 1.0)
     with Supervisor() as supervisor:
@@ -82,20 +65,6 @@ def test_a_child_that_does_not_listen_is_killed(monkeypatch: pytest.MonkeyPatch)
         wait_for("ready", partial(_is_ready, child))
         pid = child.pid
     assert not _alive(pid)
-
-
-def test_later_waves_end_before_earlier_ones() -> None:
-    note = (
-        "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(print(time.monotonic())))"
-    )
-    note += "; print('ready'); time.sleep(600)"
-    with Supervisor() as supervisor:
-        children = [supervisor.spawn(f"w{wave}", ["-c", note], wave=wave) for wave in (0, 2, 1)]
-        for child in children:
-            wait_for("ready", partial(_is_ready, child))
-        supervisor.stop()
-        ends = [float(child.log.read_text().split()[1]) for child in children]
-    assert sorted(ends) == [ends[1], ends[2], ends[0]]
 
 
 def test_nothing_survives_a_supervisor_that_is_killed() -> None:

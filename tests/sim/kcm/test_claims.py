@@ -57,13 +57,6 @@ def test_a_claim_is_made_from_its_template_for_a_gated_pod_as_well(api: KubeApi)
     assert get_claim(api, name)["spec"]["devices"]["requests"][0]["name"] == "r0"
 
 
-def test_one_claim_is_made_and_not_two(api: KubeApi) -> None:
-    standins.create_template(api)
-    _templated(api)
-    api.patch(PODS, "a", {"metadata": {"labels": {"x": "y"}}}, namespace="default")
-    assert holds_for(0.4, lambda: len(api.list(RESOURCE_CLAIMS).items) == 1)
-
-
 def test_a_missing_template_is_named_in_an_event_and_waited_for(api: KubeApi) -> None:
     api.create(PODS, standins.pod("a", claim={"resourceClaimTemplateName": "one"}))
 
@@ -108,28 +101,6 @@ def test_a_claim_under_the_built_in_finalizer_is_deallocated_and_released(api: K
     _finish(api, "a", "Failed")
     wait_for("deallocation", lambda: "allocation" not in get_claim(api, "shared")["status"])
     wait_for("release", lambda: get_claim(api, "shared")["metadata"]["finalizers"] == [OURS])
-
-
-def test_a_reservation_ends_with_a_pod_that_was_deleted_at_once(api: KubeApi) -> None:
-    _reserved(api, OURS)
-    api.delete(PODS, "a", namespace="default", grace_seconds=0)
-    _unreserved(api)
-
-
-def test_the_reservation_of_a_replaced_pod_ends_and_a_guard_of_another_kind_stays(
-    api: KubeApi,
-) -> None:
-    pod = _reserved(api, OURS)
-    guard = {"apiGroup": "example.com", "resource": "guards", "name": "g", "uid": "g"}
-    old = {"resource": "pods", "name": "a", "uid": "an-older-uid"}
-    claim = get_claim(api, "shared")
-    claim["status"]["reservedFor"] += [guard, old]
-    api.replace(RESOURCE_CLAIMS, claim, subresource="status")
-
-    def holders() -> list[str]:
-        return [c["uid"] for c in get_claim(api, "shared")["status"]["reservedFor"]]
-
-    wait_for("end of the old one", lambda: holders() == [pod["metadata"]["uid"], "g"])
 
 
 def test_a_template_claim_is_deleted_when_its_pod_is_done_and_waits_for_our_finalizer(

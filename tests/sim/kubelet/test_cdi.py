@@ -23,23 +23,6 @@ def test_a_specs_own_edits_come_once_before_those_of_its_devices(tmp_path: Path)
     assert [e["env"] for e in edits] == [["COMMON=1"], ["D_x=1"], ["D_y=1"]]
 
 
-def test_yaml_and_json_are_read_and_other_files_are_not(tmp_path: Path) -> None:
-    _write(tmp_path / "a.json", "x")
-    (tmp_path / "b.yaml").write_text('cdiVersion: "0.6.0"\nkind: v.x/c\ndevices: [{name: y}]\n')
-    _write(tmp_path / ".draft.json", "z")
-    _write(tmp_path / "c.json.tmp", "z")
-    assert len(resolve(tmp_path, ["v.x/c=x", "v.x/c=y"])) == 4
-    with pytest.raises(ContainerError, match=r"unresolvable CDI devices v\.x/c=z$"):
-        resolve(tmp_path, ["v.x/c=z"])
-
-
-def test_an_id_that_two_specs_define_is_unresolvable(tmp_path: Path) -> None:
-    _write(tmp_path / "a.json", "x")
-    _write(tmp_path / "b.json", "x")
-    with pytest.raises(ContainerError, match="unresolvable"):
-        resolve(tmp_path, ["v.x/c=x"])
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -55,16 +38,6 @@ def test_a_spec_that_breaks_the_rules_offers_nothing(tmp_path: Path, change: Obj
     with pytest.raises(ValueError, match=r"cdiVersion|kind|device"):
         read_spec(tmp_path / "a.json")
     with pytest.raises(ContainerError, match="unresolvable"):
-        resolve(tmp_path, ["v.x/c=x"])
-
-
-def test_a_changed_and_a_removed_spec_are_noticed(tmp_path: Path) -> None:
-    _write(tmp_path / "a.json", "x")
-    assert resolve(tmp_path, ["v.x/c=x"])
-    (tmp_path / "a.json").unlink()
-    _write(tmp_path / "a.json", "y")
-    assert resolve(tmp_path, ["v.x/c=y"])
-    with pytest.raises(ContainerError):
         resolve(tmp_path, ["v.x/c=x"])
 
 
@@ -93,7 +66,3 @@ def test_a_mount_whose_source_is_missing_fails_the_container(tmp_path: Path) -> 
     assert _view({"mounts": [mount]})["mounts"][0]["options"] == ["ro"]
     with pytest.raises(ContainerError, match="error mounting"):
         _view({"mounts": [mount | {"hostPath": str(tmp_path / "missing")}]})
-
-
-def test_edits_win_over_the_containers_own_environment() -> None:
-    assert _view({"env": ["A=2", "B=a=b"]})["env"] == {"A": "2", "B": "a=b"}

@@ -7,11 +7,11 @@ import json
 from dra.common.resources import EVENTS, PODS, RESOURCE_CLAIMS, Obj
 from dra.kube.client import KubeApi
 from kubeletplugin.host.podresources import PodResources
-from sim.kubelet.kubelet import Kubelet, Settings
+from sim.kubelet.kubelet import Settings
 from tests.helpers.waiting import wait_for
 from tests.sim import standins
 from tests.sim.kubelet.conftest import NODE, bind, bind_pod
-from tests.sim.kubelet.fakeplugin import FakePlugin, write_spec
+from tests.sim.kubelet.fakeplugin import FakePlugin
 from tests.sim.standins import get_pod, gone, phase
 
 
@@ -118,24 +118,6 @@ def test_a_failed_prepare_is_retried_until_it_succeeds(
     _runs(api, "a")
 
 
-def test_a_cdi_device_without_spec_is_unresolvable_and_tried_again(
-    api: KubeApi, plugin: FakePlugin, claim: Obj, settings: Settings
-) -> None:
-    plugin.write_spec = False
-    bind(api, "a", claim)
-
-    def waiting() -> Obj:
-        states = get_pod(api, "a").get("status", {}).get("containerStatuses", ())
-        return next((s["state"]["waiting"] for s in states if "waiting" in s["state"]), {})
-
-    wait_for("the refusal", lambda: waiting().get("reason") == "CreateContainerError")
-    uid = claim["metadata"]["uid"]
-    assert f"unresolvable CDI devices k8s.test/claim={uid}" in waiting()["message"]
-    write_spec(settings.cdi_root, uid)
-    _runs(api, "a")
-    assert plugin.uids("prepare") == [uid]
-
-
 def test_a_deleted_pod_is_unprepared_before_it_is_gone(
     api: KubeApi, plugin: FakePlugin, claim: Obj, settings: Settings
 ) -> None:
@@ -191,8 +173,3 @@ def test_a_claim_that_was_replaced_under_its_name_waits_for_the_old_one(
     assert "previous pod force-deleted" in _events(api, "FailedPrepareDynamicResources")[0]
     plugin.unprepare_error = ""
     _runs(api, "b")
-
-
-def test_a_pod_without_claims_runs_without_any_plugin(api: KubeApi, kubelet: Kubelet) -> None:
-    api.create(PODS, standins.pod("plain", node=NODE))
-    _runs(api, "plain")

@@ -3,7 +3,6 @@
 import subprocess
 import sys
 import threading
-import time
 
 import pynvml
 import pytest
@@ -64,23 +63,6 @@ def test_success_without_effect(a100: Machine) -> None:
     assert len(gpu_instances(device(), 19)) == 1
     pynvml.nvmlGpuInstanceDestroy(instance)
     assert gpu_instances(device(), 19) == []
-
-
-@pytest.mark.parametrize("code", [Return.DRIVER_NOT_LOADED, Return.LIB_RM_VERSION_MISMATCH])
-def test_initialisation_can_fail(start: Start, code: Return) -> None:
-    machine = start("A30", init=False)
-    machine.inject(Fault(function="nvmlInit*", action="return", code=code))
-    with refused(code):
-        pynvml.nvmlInit()
-    with refused(Return.UNINITIALIZED):
-        pynvml.nvmlDeviceGetCount()
-
-
-def test_a_delayed_call_takes_its_time_and_succeeds(a100: Machine) -> None:
-    a100.inject(Fault(function="nvmlDeviceGetCount_v2", action="delay", seconds=0.05))
-    begin = time.monotonic()
-    assert pynvml.nvmlDeviceGetCount() == 1
-    assert time.monotonic() - begin >= 0.05
 
 
 def test_a_hanging_call_goes_on_when_released_and_holds_up_no_other(a100: Machine) -> None:

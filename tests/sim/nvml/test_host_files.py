@@ -3,9 +3,7 @@
 from pathlib import Path
 
 import pynvml
-import pytest
 
-from sim.nvml import host
 from sim.nvml.machine import GpuSpec, Machine
 from tests.sim.nvml.calls import create_at, device
 from tests.sim.nvml.conftest import Start
@@ -49,40 +47,6 @@ def test_an_access_file_has_the_minor_of_mig_minors_and_a_decimal_mode(start: St
         "DeviceFileMode": 292,
         "DeviceFileModify": 1,
     }
-
-
-@pytest.mark.parametrize(
-    ("gpu", "gi", "ci", "minor"), [(31, 14, 7, 4322), (3, 3, 3, 439), (6, 11, 5, 918)]
-)
-def test_minors_are_the_published_ones(gpu: int, gi: int, ci: int, minor: int) -> None:
-    assert host.compute_instance_minor(gpu, gi, ci) == minor
-
-
-def test_majors_are_found_only_by_the_whole_word(a100: Machine) -> None:
-    lines = (a100.host_root / "proc/devices").read_text().splitlines()
-    pairs = [line.split() for line in lines if line.strip()[:1].isdigit()]
-    majors = {name: int(major) for major, name in pairs}
-    assert majors["nvidia"] == 195
-    assert majors["nvidia-uvm"] == 509
-    assert majors["nvidia-caps"] == 237
-    # It stands before nvidia-caps, for whoever looks for a prefix.
-    assert majors["nvidia-caps-imex-channels"] != majors["nvidia-caps"]
-    assert list(majors).index("nvidia-caps-imex-channels") < list(majors).index("nvidia-caps")
-
-
-def test_driver_files_are_where_a_host_has_them(start: Start) -> None:
-    machine = start("A30", GpuSpec("A30", minor=4))
-    root = machine.host_root
-    version = machine.state().driver_version
-    assert (root / f"usr/lib/x86_64-linux-gnu/libcuda.so.{version}").is_file()
-    assert (root / f"usr/lib/x86_64-linux-gnu/libnvidia-ml.so.{version}").is_file()
-    assert (root / "usr/bin/nvidia-smi").stat().st_mode & 0o111
-    assert version in (root / "proc/driver/nvidia/version").read_text()
-    names = {p.name for p in (root / "dev").glob("nvidia*") if p.is_file()}
-    assert {"nvidia0", "nvidia4", "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"} <= names
-    assert "nvidia1" not in names
-    # Nobody makes the nodes of instances before something asks for them.
-    assert {p.name for p in (root / "dev/nvidia-caps").iterdir()} == {"nvidia-cap1", "nvidia-cap2"}
 
 
 def test_sysfs_leads_from_the_pci_address_to_the_root(a100: Machine) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from tests.helpers.waiting import PATIENCE, wait_for
+from tests.helpers.waiting import PATIENCE
 from tests.sim.conformance.helpers.builders import claim, config_map, pod
 
 if TYPE_CHECKING:
@@ -113,32 +113,6 @@ def test_get_prints_tables(api: Api, kubectl: Callable[..., str], namespace: str
     assert yaml.safe_load(kubectl("get", "-n", namespace, "pod", "p", "-o", "yaml"))["spec"]
 
 
-def test_describe_tells_of_the_object_and_its_events(
-    api: Api, kubectl: Callable[..., str], namespace: str
-) -> None:
-    created = api.post(f"/api/v1/namespaces/{namespace}/pods", pod("p")).ok()
-    about = {"kind": "Pod", "apiVersion": "v1", "namespace": namespace, "name": "p"}
-    about["uid"] = created["metadata"]["uid"]
-    event = {
-        "metadata": {"name": "e"},
-        "involvedObject": about,
-        "type": "Warning",
-        "reason": "NoPlacement",
-        "message": "no GPU has a free 1g.5gb",
-        "firstTimestamp": "2026-11-21T03:31:30Z",
-        "lastTimestamp": "2026-11-21T03:31:30Z",
-        "count": 1,
-        "source": {"component": "mig.dra.dev/controller"},
-    }
-    api.post(f"/api/v1/namespaces/{namespace}/events", event).ok()
-    said = kubectl("describe", "-n", namespace, "pod", "p")
-    assert "no GPU has a free 1g.5gb" in said
-    assert "Status:           Pending" in said
-    events = kubectl("get", "events", "-n", namespace)
-    assert "NoPlacement" in events
-    assert "pod/p" in events
-
-
 def test_patch_label_and_annotate(kubectl: Callable[..., str], namespace: str) -> None:
     kubectl("apply", "-n", namespace, "-f", "-", stdin=[config_map("m", x="1")])
     target = ("-n", namespace, "configmap", "m")
@@ -177,65 +151,3 @@ def test_delete_waits_until_the_object_is_gone(
     assert 'configmap "m" deleted' in said
     api.get(f"{path}/m").refused(404)
     assert "not found" in kubectl("delete", "-n", namespace, "cm", "m", fails=True)
-
-
-def test_watching_prints_rows_as_they_come(
-    api: Api, following: Callable[..., Iterator[str]], namespace: str
-) -> None:
-    path = f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims"
-    api.post(path, claim("c")).ok()
-    lines = following("get", "-n", namespace, "resourceclaims", "-w")
-    assert [next(lines).split()[0] for _ in range(2)] == ["NAME", "c"]
-    api.post(path, claim("d")).ok()
-    assert next(lines).split()[0] == "d"
-
-
-def test_api_resources_lists_ours(kubectl: Callable[..., str]) -> None:
-    lines = kubectl("api-resources", "--api-group=resource.k8s.io", "-o", "name").split()
-    wanted = {"deviceclasses", "resourceclaims", "resourceclaimtemplates", "resourceslices"}
-    assert {line.partition(".")[0] for line in lines} >= wanted
-
-
-def test_create_delete_and_replace_from_a_file(kubectl: Callable[..., str], namespace: str) -> None:
-    objects = [config_map("m", x="1")]
-    assert kubectl("create", "-n", namespace, "-f", "-", stdin=objects) == "configmap/m created\n"
-    said = kubectl("create", "-n", namespace, "-f", "-", stdin=objects, fails=True)
-    assert "AlreadyExists" in said
-    replaced = kubectl("replace", "-n", namespace, "-f", "-", stdin=[config_map("m", x="2")])
-    assert replaced == "configmap/m replaced\n"
-    kubectl("delete", "-n", namespace, "-f", "-", stdin=objects)
-
-
-def test_simple_kinds_are_created_from_flags(
-    kubectl: Callable[..., str], namespace: str, unique: str
-) -> None:
-    """These bodies come as protobuf, which is why they have a test of their own."""
-    kubectl("create", "namespace", f"{unique}-x")
-    kubectl("delete", "namespace", f"{unique}-x", "--wait=false")
-    literals = ("--from-literal=x=1", "--from-literal=y=a b")
-    kubectl("create", "-n", namespace, "configmap", "m", *literals)
-    kubectl("create", "-n", namespace, "secret", "generic", "s", *literals)
-    kubectl("create", "-n", namespace, "serviceaccount", "a")
-    found = json.loads(kubectl("get", "-n", namespace, "cm/m", "secret/s", "sa/a", "-o", "json"))
-    config, secret, account = found["items"]
-    assert config["data"] == {"x": "1", "y": "a b"}
-    assert secret["data"] == {"x": "MQ==", "y": "YSBi"}
-    assert account["metadata"]["name"] == "a"
-
-
-def test_drain_cordons_and_evicts(
-    api: Api, following: Callable[..., Iterator[str]], namespace: str, unique: str
-) -> None:
-    api.post("/api/v1/nodes", {"metadata": {"name": unique}}).ok()
-    path = f"/api/v1/namespaces/{namespace}/pods"
-    api.post(path, pod("p", nodeName=unique, terminationGracePeriodSeconds=5)).ok()
-    said = following("drain", unique, "--force")
-    assert any(f"evicting pod {namespace}/p" in line for line in said)
-    leaving = wait_for(
-        "the eviction",
-        lambda: api.get(f"{path}/p").ok()["metadata"].get("deletionGracePeriodSeconds"),
-    )
-    assert leaving == 5
-    assert api.get(f"/api/v1/nodes/{unique}").ok()["spec"]["unschedulable"] is True
-    api.delete(f"{path}/p", {"gracePeriodSeconds": 0}).ok()
-    api.delete(f"/api/v1/nodes/{unique}").ok()

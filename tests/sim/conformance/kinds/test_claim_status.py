@@ -61,11 +61,6 @@ def test_an_allocation_never_changes(api: Api, allocated: str) -> None:
     assert "field is immutable" in answer.refused(422, "Invalid")
 
 
-def test_the_same_allocation_again_is_no_change(api: Api, allocated: str) -> None:
-    before = api.get(allocated).ok()["metadata"]["resourceVersion"]
-    assert allocate(api, allocated).ok()["metadata"]["resourceVersion"] == before
-
-
 def test_a_claim_is_deallocated_with_its_device_states(api: Api, allocated: str) -> None:
     report(api, allocated, device_status()).ok()
     cleared = api.merge(allocated, {"status": {"allocation": None}}).ok()
@@ -80,26 +75,6 @@ def test_a_reserved_claim_is_not_deallocated(api: Api, allocated: str) -> None:
 
 
 # --- reservations and device states -------------------------------------------------------------
-def test_only_an_allocated_claim_is_reserved(api: Api, a_claim: str) -> None:
-    answer = api.merge(a_claim, {"status": {"reservedFor": [POD]}})
-    assert answer.causes() == {("FieldValueForbidden", "status.reservedFor")}
-
-
-def test_a_claim_in_deletion_takes_no_new_reservations(api: Api, claims: str) -> None:
-    body = claim("a")
-    body["metadata"]["finalizers"] = ["mig.dra.dev/allocation"]
-    api.post(claims, body).ok()
-    path = f"{claims}/a/status"
-    allocate(api, path).ok()
-    api.merge(path, {"status": {"reservedFor": [POD]}}).ok()
-    api.delete(f"{claims}/a").ok()
-    more = [POD, POD | {"uid": "2"}]
-    answer = api.merge(path, {"status": {"reservedFor": more}})
-    assert answer.causes() == {("FieldValueForbidden", "status.reservedFor")}
-    api.merge(path, {"status": {"reservedFor": None}}).ok()
-    kept = api.get(path).ok()["status"]
-    assert kept["allocation"] == allocation()
-    api.merge(f"{claims}/a", {"metadata": {"finalizers": None}}).ok()
 
 
 def test_a_device_state_belongs_to_an_allocated_device(api: Api, allocated: str) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.helpers.waiting import wait_for
-from tests.sim.conformance.helpers.client import AS_TABLE, Api
+from tests.sim.conformance.helpers.client import Api
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -109,14 +109,6 @@ def trees(api: Api, kind: Kind) -> Iterator[str]:
         api.delete(f"{kind.path}/{each['metadata']['name']}").ok()
 
 
-def test_a_definition_becomes_established(api: Api, kind: Kind) -> None:
-    status = api.get(kind.definition).ok()["status"]
-    states = {c["type"]: c["status"] for c in status["conditions"]}
-    assert states == {"NamesAccepted": "True", "Established": "True"}
-    assert status["acceptedNames"]["kind"] == "Tree"
-    assert status["storedVersions"] == ["v1alpha1"]
-
-
 def test_changes_of_an_object_are_counted(api: Api, kind: Kind, trees: str) -> None:
     created = api.post(trees, kind.tree()).ok()
     assert created["metadata"]["generation"] == 1
@@ -151,11 +143,6 @@ def test_the_status_has_its_own_endpoint(api: Api, kind: Kind, trees: str) -> No
     assert kept["status"] == {"ready": 2}
 
 
-def test_strategic_patches_are_not_taken(api: Api, kind: Kind, trees: str) -> None:
-    api.post(trees, kind.tree()).ok()
-    api.strategic(f"{trees}/a", {"spec": {}}).refused(415, "UnsupportedMediaType")
-
-
 def test_lists_with_keys_are_applied_by_several_managers(api: Api, kind: Kind, trees: str) -> None:
     for manager, gpu in (("one", "GPU-1"), ("two", "GPU-2")):
         body = kind.tree(gpus=[{"uuid": gpu, "state": manager}])
@@ -168,23 +155,6 @@ def test_lists_with_keys_are_applied_by_several_managers(api: Api, kind: Kind, t
     assert [gpu["uuid"] for gpu in kept["spec"]["gpus"]] == ["GPU-1"]
 
 
-def test_selectable_fields_select(api: Api, kind: Kind, trees: str) -> None:
-    for name, pool in (("a", "p"), ("b", "q")):
-        api.post(trees, kind.tree(name, pool=pool)).ok()
-    (found,) = api.get(trees, fieldSelector="spec.pool=q").ok()["items"]
-    assert found["metadata"]["name"] == "b"
-    api.get(trees, fieldSelector="spec.size=1").refused(400, "BadRequest")
-
-
-def test_printer_columns_make_the_table(api: Api, kind: Kind, trees: str) -> None:
-    api.post(trees, kind.tree(size=3)).ok()
-    api.merge(f"{trees}/a/status", {"status": {"ready": 2}}).ok()
-    table = api.get(trees, headers={"Accept": AS_TABLE}).ok()
-    columns = [(c["name"], c["priority"]) for c in table["columnDefinitions"]]
-    assert columns == [("Name", 0), ("Pool", 0), ("Ready", 0), ("Size", 1), ("Age", 0)]
-    assert table["rows"][0]["cells"][:4] == ["a", "p", 2, 3]
-
-
 def test_a_resource_is_discovered_and_watched(api: Api, kind: Kind, trees: str) -> None:
     listed = api.get(f"/apis/{kind.group}/v1alpha1").ok()["resources"]
     found = {entry["name"]: entry for entry in listed}
@@ -194,13 +164,3 @@ def test_a_resource_is_discovered_and_watched(api: Api, kind: Kind, trees: str) 
     with api.watch(trees, timeoutSeconds=900) as watch:
         api.post(trees, kind.tree("w")).ok()
         assert watch.next().seen == ("ADDED", "w")
-
-
-def test_a_definition_takes_its_objects_with_it(api: Api) -> None:
-    made = Kind()
-    api.post(CRDS, made.crd()).ok()
-    wait_for("served", lambda: api.get(made.path).code == 200)
-    api.post(made.path, made.tree()).ok()
-    api.delete(made.definition).ok()
-    wait_for("the definition is gone", lambda: api.get(made.definition).code == 404)
-    wait_for("no longer served", lambda: api.get(made.path).code == 404)

@@ -9,8 +9,6 @@ import pytest
 from tests.sim.conformance.helpers.builders import pod
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tests.sim.conformance.helpers.client import Api
 
 Obj = dict[str, Any]
@@ -21,27 +19,6 @@ GATE = {"name": "mig.dra.dev/allocation"}
 @pytest.fixture
 def pods(namespace: str) -> str:
     return f"/api/v1/namespaces/{namespace}/pods"
-
-
-def test_a_pod_gets_its_defaults(api: Api, pods: str) -> None:
-    created = api.post(pods, pod("a")).ok()
-    spec = created["spec"]
-    assert spec["restartPolicy"] == "Always"
-    assert spec["terminationGracePeriodSeconds"] == 30
-    assert spec["dnsPolicy"] == "ClusterFirst"
-    assert created["status"]["phase"] == "Pending"
-    assert created["metadata"]["generation"] == 1
-
-
-def test_the_spec_of_a_pod_hardly_changes(api: Api, pods: str) -> None:
-    api.post(pods, pod("a")).ok()
-    answer = api.merge(f"{pods}/a", {"spec": {"priorityClassName": "x"}})
-    assert answer.causes() == {("FieldValueForbidden", "spec")}
-    assert "pod updates may not change fields other than" in answer.refused(422)
-    image = {"spec": {"containers": [{"name": "main", "image": "y:2"}]}}
-    changed = api.strategic(f"{pods}/a", image).ok()
-    assert changed["spec"]["containers"][0]["image"] == "y:2"
-    assert changed["metadata"]["generation"] == 2
 
 
 def test_a_gate_can_go_but_never_come(api: Api, pods: str) -> None:
@@ -55,17 +32,6 @@ def test_a_gate_can_go_but_never_come(api: Api, pods: str) -> None:
     assert more.causes() == {("FieldValueForbidden", "spec.schedulingGates[1].name")}
     none = api.merge(f"{pods}/a", {"spec": {"schedulingGates": None}}).ok()
     assert "schedulingGates" not in none["spec"]
-
-
-def test_a_gate_is_removed_together_with_the_choice_of_a_node(api: Api, pods: str) -> None:
-    api.post(pods, pod("a", schedulingGates=[GATE])).ok()
-    steps = [
-        {"op": "add", "path": "/spec/nodeSelector", "value": {"kubernetes.io/hostname": "a"}},
-        {"op": "remove", "path": "/spec/schedulingGates/0"},
-    ]
-    api.patch(f"{pods}/a", steps).ok()
-    late = api.merge(f"{pods}/a", {"spec": {"nodeSelector": {"more": "x"}}})
-    assert late.causes() == {("FieldValueForbidden", "spec")}
 
 
 def bind(api: Api, pods: str, name: str, node: str, **metadata: str) -> Any:
@@ -128,21 +94,4 @@ def event(namespace: str, **fields: Any) -> Obj:
     } | fields
 
 
-def test_an_event_is_counted_by_a_patch(api: Api, namespace: str) -> None:
-    path = f"/api/v1/namespaces/{namespace}/events"
-    name = api.post(path, event(namespace)).ok()["metadata"]["name"]
-    assert api.strategic(f"{path}/{name}", {"count": 2}).ok()["count"] == 2
-
-
 # --- nodes --------------------------------------------------------------------------------------
-def test_a_node_offers_its_capacity(api: Api, unique: str, cleanup: Callable[[str], str]) -> None:
-    status = {"capacity": {"cpu": "4", "memory": "8Gi"}}
-    api.post("/api/v1/nodes", {"metadata": {"name": unique}, "status": status}).ok()
-    path = cleanup(f"/api/v1/nodes/{unique}")
-    assert api.get(path).ok()["status"]["allocatable"] == status["capacity"]
-    ready = {"type": "Ready", "status": "True", "reason": "R", "message": "m"}
-    patched = api.strategic(f"{path}/status", {"status": {"conditions": [ready]}}).ok()
-    assert patched["status"]["conditions"][0]["status"] == "True"
-    api.merge(path, {"spec": {"unschedulable": True}}).ok()
-    selected = api.get("/api/v1/nodes", fieldSelector="spec.unschedulable=true").ok()["items"]
-    assert unique in {node["metadata"]["name"] for node in selected}

@@ -8,7 +8,6 @@ import pytest
 
 from tests.sim.conformance.helpers.builders import (
     DRA,
-    DRIVER,
     counters,
     device,
     resource_slice,
@@ -66,32 +65,9 @@ def test_quantities_become_canonical(
     assert created["spec"]["devices"][0]["capacity"]["memory"]["value"] == kept
 
 
-def test_the_spec_counts_generations(api: Api, unique: str, cleanup: Callable[[str], str]) -> None:
-    api.post(SLICES, resource_slice(unique, device())).ok()
-    cleanup(f"{SLICES}/{unique}")
-    change = {"spec": {"pool": {"generation": 2}}}
-    assert api.merge(f"{SLICES}/{unique}", change).ok()["metadata"]["generation"] == 2
-
-
 TAINT = {"key": "mig.dra.dev/xid", "effect": "NoExecute"}
-
-
-def test_a_taint_is_stamped(api: Api, unique: str, cleanup: Callable[[str], str]) -> None:
-    created = api.post(SLICES, resource_slice(unique, device(taints=[TAINT]))).ok()
-    cleanup(f"{SLICES}/{unique}")
-    assert created["spec"]["devices"][0]["taints"][0]["timeAdded"].endswith("Z")
 
 
 # --- classes ------------------------------------------------------------------------------------
 def device_class(name: str, **spec: Any) -> Obj:
     return {"metadata": {"name": name}, "spec": spec}
-
-
-def test_a_class_selects_and_names_an_extended_resource(
-    api: Api, unique: str, cleanup: Callable[[str], str]
-) -> None:
-    selectors = [{"cel": {"expression": f"device.driver == '{DRIVER}'"}}]
-    config = [{"opaque": {"driver": DRIVER, "parameters": {"kind": "MigDeviceConfig"}}}]
-    spec = {"selectors": selectors, "config": config, "extendedResourceName": "nvidia.com/mig-1g"}
-    assert api.post(CLASSES, device_class(unique, **spec)).ok()["spec"] == spec
-    cleanup(f"{CLASSES}/{unique}")

@@ -59,11 +59,6 @@ def test_names_and_namespaces_select(api: Api, path: str, namespace: str) -> Non
     assert everywhere == ["m0", "m1", "m3", "m4"]
 
 
-def test_an_unsupported_field_is_refused(api: Api, path: str) -> None:
-    message = api.get(path, fieldSelector="data.x=1").refused(400, "BadRequest")
-    assert "data.x" in message
-
-
 def test_pods_are_selected_by_node(api: Api, namespace: str) -> None:
     where = f"/api/v1/namespaces/{namespace}/pods"
     for name, more in (("on-a", {"nodeName": "node-a"}), ("on-b", {"nodeName": "node-b"})):
@@ -89,17 +84,6 @@ def test_slices_are_selected_by_node_and_driver(
     assert names(api, where, fieldSelector=both) == [f"{unique}-node-b"]
 
 
-def test_events_are_selected_by_their_object(api: Api, namespace: str) -> None:
-    where = f"/api/v1/namespaces/{namespace}/events"
-    for name in ("p", "q"):
-        about = {"kind": "Pod", "namespace": namespace, "name": name, "uid": f"u-{name}"}
-        body = {"metadata": {"generateName": "e"}, "involvedObject": about, "type": "Normal"}
-        api.post(where, body | {"reason": "Tested", "message": "m"}).ok()
-    selector = "involvedObject.kind=Pod,involvedObject.name=p,type=Normal,reason=Tested"
-    (event,) = api.get(where, fieldSelector=selector).ok()["items"]
-    assert event["involvedObject"]["uid"] == "u-p"
-
-
 def test_pages_follow_each_other_without_gap(api: Api, path: str) -> None:
     found, token, versions = [], "", set()
     while True:
@@ -113,20 +97,3 @@ def test_pages_follow_each_other_without_gap(api: Api, path: str) -> None:
         assert page["metadata"]["remainingItemCount"] > 0
     assert [name for name in found if name.startswith("m")] == ["m0", "m1", "m2", "m3", "m4"]
     assert len(versions) == 1
-
-
-def test_later_pages_show_the_state_of_the_first(api: Api, path: str) -> None:
-    page = api.get(path, limit=2).ok()
-    api.post(path, config_map("m9")).ok()
-    api.delete(f"{path}/m4").ok()
-    rest = api.get(path, **{"continue": page["metadata"]["continue"]}).ok()
-    seen = [item["metadata"]["name"] for item in rest["items"]]
-    assert "m4" in seen
-    assert "m9" not in seen
-
-
-def test_a_list_names_its_kind_and_version(api: Api, path: str) -> None:
-    found = api.get(path).ok()
-    assert (found["kind"], found["apiVersion"]) == ("ConfigMapList", "v1")
-    newest = max(int(item["metadata"]["resourceVersion"]) for item in found["items"])
-    assert int(found["metadata"]["resourceVersion"]) >= newest

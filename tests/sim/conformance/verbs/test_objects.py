@@ -28,21 +28,9 @@ def test_a_created_object_gets_identity_version_and_manager(api: Api, namespace:
     assert entry["fieldsV1"]["f:data"]["f:x"] == {}
 
 
-def test_the_field_manager_of_the_query_wins_over_the_user_agent(api: Api, namespace: str) -> None:
-    created = api.post(maps(namespace), config_map("a", x="1"), fieldManager="me").ok()
-    assert created["metadata"]["managedFields"][0]["manager"] == "me"
-
-
 def test_a_read_gives_what_the_write_gave(api: Api, namespace: str) -> None:
     created = api.post(maps(namespace), config_map("a", x="1")).ok()
     assert api.get(f"{maps(namespace)}/a").ok() == created
-
-
-def test_names_are_generated_from_a_prefix(api: Api, namespace: str) -> None:
-    body = {"metadata": {"generateName": "part-"}}
-    names = {api.post(maps(namespace), body).ok()["metadata"]["name"] for _ in range(3)}
-    assert len(names) == 3
-    assert all(name.startswith("part-") and len(name) == len("part-") + 5 for name in names)
 
 
 def test_a_name_is_taken_once(api: Api, namespace: str) -> None:
@@ -58,11 +46,6 @@ def test_a_missing_object_says_which(api: Api, namespace: str) -> None:
     assert answer.refused(404, "NotFound") == message
     details = {"name": "none", "group": "resource.k8s.io", "kind": "resourceclaims"}
     assert answer.body["details"] == details
-
-
-def test_a_namespace_has_to_exist(api: Api, unique: str) -> None:
-    answer = api.post(maps(unique), config_map("a"))
-    assert answer.refused(404, "NotFound") == f'namespaces "{unique}" not found'
 
 
 def test_a_stale_update_conflicts(api: Api, namespace: str) -> None:
@@ -81,33 +64,12 @@ def test_an_update_without_version_wins(api: Api, namespace: str) -> None:
     assert api.put(f"{maps(namespace)}/a", config_map("a", x="2")).ok()["data"] == {"x": "2"}
 
 
-def test_an_update_of_another_uid_conflicts(api: Api, namespace: str) -> None:
-    old = api.post(maps(namespace), config_map("a")).ok()
-    old["metadata"] = {"name": "a", "uid": "11111111-2222-3333-4444-555555555555"}
-    message = api.put(f"{maps(namespace)}/a", old).refused(409, "Conflict")
-    assert "Precondition failed: UID in precondition: 11111111" in message
-
-
-def test_an_update_keeps_what_the_server_wrote(api: Api, namespace: str) -> None:
-    old = api.post(maps(namespace), config_map("a", x="1")).ok()
-    new = api.put(f"{maps(namespace)}/a", config_map("a", x="2")).ok()
-    for field in ("uid", "creationTimestamp", "namespace"):
-        assert new["metadata"][field] == old["metadata"][field]
-    assert int(new["metadata"]["resourceVersion"]) > int(old["metadata"]["resourceVersion"])
-
-
 def test_an_update_that_changes_nothing_writes_nothing(api: Api, namespace: str) -> None:
     old = api.post(maps(namespace), config_map("a", x="1")).ok()
     same = api.put(f"{maps(namespace)}/a", old).ok()
     assert same == old
     patched = api.merge(f"{maps(namespace)}/a", {"data": {"x": "1"}}, fieldManager="other").ok()
     assert patched["metadata"] == old["metadata"]
-
-
-def test_a_dry_run_answers_and_leaves_no_trace(api: Api, namespace: str) -> None:
-    answer = api.post(maps(namespace), config_map("a"), dryRun="All")
-    assert answer.ok()["metadata"]["uid"]
-    api.get(f"{maps(namespace)}/a").refused(404)
 
 
 def test_the_generation_counts_changes_of_the_spec_only(api: Api, unique: str) -> None:

@@ -60,36 +60,6 @@ def test_a_json_patch_does_all_or_nothing(api: Api, a_map: str) -> None:
     assert api.patch(a_map, steps[:2]).ok()["data"] == {"x": "9", "y": "2"}
 
 
-def test_a_json_patch_may_test_that_a_field_is_missing(api: Api, a_map: str) -> None:
-    steps = [
-        {"op": "test", "path": "/data/new", "value": None},
-        {"op": "add", "path": "/data/new", "value": "1"},
-    ]
-    assert api.patch(a_map, steps).ok()["data"] == {"x": "1", "y": "2", "new": "1"}
-    api.patch(a_map, steps).refused(422, "Invalid")
-    missing = {"op": "test", "path": "/data/other", "value": ""}
-    api.patch(a_map, [missing]).refused(422, "Invalid")
-
-
-def test_a_json_patch_whose_test_fails_is_refused(api: Api, a_map: str) -> None:
-    steps = [{"op": "test", "path": "/data/x", "value": "other"}]
-    message = api.patch(a_map, steps).refused(422, "Invalid")
-    assert message == "the server rejected our request due to an error in our request"
-
-
-@pytest.mark.parametrize(
-    "step",
-    [
-        {"op": "remove", "path": "/data/none"},
-        {"op": "add", "path": "/none/deep", "value": "x"},
-    ],
-)
-def test_a_json_patch_of_what_is_not_there_is_refused(
-    api: Api, a_map: str, step: dict[str, str]
-) -> None:
-    api.patch(a_map, [step]).refused(422, "Invalid")
-
-
 def test_a_json_patch_can_guard_a_uid_and_add_a_finalizer(api: Api, namespace: str) -> None:
     path = f"{DRA}/namespaces/{namespace}/resourceclaims"
     uid = api.post(path, claim("a")).ok()["metadata"]["uid"]
@@ -114,35 +84,3 @@ def test_a_strategic_patch_adds_to_finalizers_and_deletes_from_them(api: Api, a_
     assert sorted(added["metadata"]["finalizers"]) == ["a.b/one", "a.b/two"]
     directive = {"$deleteFromPrimitiveList/finalizers": ["a.b/one", "a.b/two"]}
     assert "finalizers" not in api.strategic(a_pod, {"metadata": directive}).ok()["metadata"]
-
-
-def test_a_strategic_patch_merges_conditions_by_type(api: Api, a_pod: str) -> None:
-    for kind in ("Ready", "Initialized"):
-        condition = {"type": kind, "status": "False"}
-        api.strategic(f"{a_pod}/status", {"status": {"conditions": [condition]}}).ok()
-    change = {"type": "Ready", "status": "True"}
-    patched = api.strategic(f"{a_pod}/status", {"status": {"conditions": [change]}}).ok()
-    found = {c["type"]: c["status"] for c in patched["status"]["conditions"]}
-    assert found == {"Ready": "True", "Initialized": "False"}
-
-
-def test_a_strategic_patch_deletes_list_items_by_directive(api: Api, a_pod: str) -> None:
-    for kind in ("Ready", "Initialized"):
-        condition = {"type": kind, "status": "False"}
-        api.strategic(f"{a_pod}/status", {"status": {"conditions": [condition]}}).ok()
-    gone = [{"type": "Ready", "$patch": "delete"}]
-    patched = api.strategic(f"{a_pod}/status", {"status": {"conditions": gone}}).ok()
-    assert [c["type"] for c in patched["status"]["conditions"]] == ["Initialized"]
-
-
-def test_a_strategic_patch_merges_reservations_by_uid(api: Api, namespace: str) -> None:
-    from tests.sim.conformance.helpers.builders import allocation
-
-    path = f"{DRA}/namespaces/{namespace}/resourceclaims"
-    api.post(path, claim("a")).ok()
-    first = {"resource": "pods", "name": "p", "uid": "1"}
-    second = {"resource": "pods", "name": "q", "uid": "2"}
-    status = {"allocation": allocation(), "reservedFor": [first]}
-    api.merge(f"{path}/a/status", {"status": status}).ok()
-    patched = api.strategic(f"{path}/a/status", {"status": {"reservedFor": [second]}}).ok()
-    assert {entry["uid"] for entry in patched["status"]["reservedFor"]} == {"1", "2"}

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pynvml
@@ -54,20 +53,6 @@ def test_nvml_holds_the_module_and_from_its_handle_on_a_gpu(start: Start) -> Non
     machine.reset_gpu(1)
 
 
-def test_a_handle_by_uuid_holds_what_was_looked_at_on_the_way(start: Start) -> None:
-    machine = start(A100, A100, A100)
-    pynvml.nvmlDeviceGetHandleByUUID(machine.gpu(1).uuid.encode())
-    assert held(machine) == [0, 1]
-
-
-def test_where_one_handle_holds_all_none_can_be_reset(start: Start) -> None:
-    machine = start(A100, A100)
-    machine.configure(variants=OTHERS["one-handle-holds-all"])
-    pynvml.nvmlDeviceGetHandleByIndex(1)
-    with pytest.raises(HeldError):
-        machine.reset_gpu(0)
-
-
 def test_a_process_that_is_killed_holds_nothing(start: Start) -> None:
     machine = start(A100, init=False)
     process = subprocess.Popen(
@@ -95,28 +80,6 @@ def test_a_process_that_computes_holds_its_gpu_and_the_modules(start: Start) -> 
     machine.reset_gpu(1)
 
 
-@pytest.mark.parametrize(
-    "act", [Machine.reload_driver, lambda machine: machine.upgrade_driver("999.9.9")]
-)
-def test_modules_stay_while_anybody_has_nvml_open(
-    start: Start, act: Callable[[Machine], None]
-) -> None:
-    machine = start(A100)
-    before = machine.state().driver_version
-    with pytest.raises(HeldError, match="nvidia could not be unloaded"):
-        act(machine)
-    assert machine.state().driver_version == before
-    pynvml.nvmlShutdown()
-    act(machine)
-
-
-@pytest.mark.parametrize("act", ["reboot", "wipe_gpu", "lose"])
-def test_power_and_firmware_ask_nobody(start: Start, act: str) -> None:
-    machine = start(A100)
-    pynvml.nvmlDeviceGetHandleByIndex(0)
-    getattr(machine, act)(*([] if act == "reboot" else [0]))
-
-
 def test_the_mode_stays_pending_while_another_client_holds_the_gpu(start: Start) -> None:
     machine = start(GpuSpec(A100, mig=False), GpuSpec(H100, mig=False))
     for index in (0, 1):
@@ -131,13 +94,6 @@ def test_the_mode_stays_pending_while_another_client_holds_the_gpu(start: Start)
     for index in (0, 1):
         assert machine.ask_mig_mode(index, enabled=True) == Return.SUCCESS
         assert machine.gpu(index).mig
-
-
-def test_who_asks_for_a_mode_is_not_in_its_own_way(start: Start) -> None:
-    machine = start(GpuSpec(A100, mig=False))
-    machine.configure(resets_gpus=True)
-    device = pynvml.nvmlDeviceGetHandleByIndex(0)
-    assert pynvml.nvmlDeviceSetMigMode(device, 1) == Return.SUCCESS
 
 
 def mapped(machine: Machine) -> list[str]:

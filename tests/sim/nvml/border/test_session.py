@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 
 import pynvml
 
@@ -96,30 +95,6 @@ def test_reloading_the_driver_drops_instances_and_keeps_the_boot_id(a100: Machin
     a100.reload_driver()
     assert a100.gpu().gpu_instances == []
     assert a100.state().boot_id == before
-
-
-def test_threads_never_get_the_same_slot(a100: Machine) -> None:
-    def attempt(_: int) -> int | None:
-        try:
-            instance = pynvml.nvmlDeviceCreateGpuInstance(device(), 19)
-        except pynvml.NVMLError_InsufficientResources:
-            return None
-        start: int = pynvml.nvmlGpuInstanceGetInfo(instance).placement.start
-        return start
-
-    with ThreadPoolExecutor(8) as pool:
-        starts = list(pool.map(attempt, range(14)))
-    assert sorted(s for s in starts if s is not None) == list(range(7))
-
-
-def test_quick_changes_by_another_are_never_missed(a100: Machine) -> None:
-    # Two writes can fall into one tick of the file system's clock and share an inode.
-    stranger = Machine(a100.directory)
-    for pid in range(200):
-        stranger.start_process(0, pid)
-        stranger.end_process(pid)
-        stranger.start_process(0, pid + 1000)
-        assert a100.gpu().processes[-1].pid == pid + 1000
 
 
 def test_mutations_are_recorded_and_reads_only_when_asked(a100: Machine) -> None:

@@ -73,15 +73,6 @@ def test_a_taken_placement_is_insufficient_resources(
         create_at(device(), profile_id, begin, size)
 
 
-def test_a_placement_that_the_profile_lacks_is_invalid(a100: Machine) -> None:
-    with refused(Return.INVALID_ARGUMENT):
-        create_at(device(), 14, 1, 2)
-    with refused(Return.INVALID_ARGUMENT):
-        create_at(device(), 14, 0, 4)
-    with refused(Return.INVALID_ARGUMENT):
-        create_at(device(), 14, 8, 2)
-
-
 def test_media_engines_run_out_before_memory(a100: Machine) -> None:
     create_at(device(), 20, 0, 1)
     assert pynvml.nvmlDeviceGetGpuInstanceRemainingCapacity(device(), 20) == 0
@@ -96,20 +87,6 @@ def test_a_slice_with_all_media_engines_leaves_room_only_for_slices_without(star
         create_at(device(), 14, 3, 3)
     for begin in (3, 6, 9):
         create_at(device(), 67, begin, 3)
-
-
-def test_where_the_driver_places_decides_what_fits_later(start: Start) -> None:
-    # The user guide's example: 19,19,14,9 ends in Insufficient Resources, 9,19,14,19 does not.
-    start("A100-SXM4-40GB", "A100-SXM4-40GB")
-    first = pynvml.nvmlDeviceCreateGpuInstance(device(0), 19)
-    info = pynvml.nvmlGpuInstanceGetInfo(first)
-    assert (info.placement.start, info.id) == (6, 13)
-    for profile_id in (19, 14):
-        pynvml.nvmlDeviceCreateGpuInstance(device(0), profile_id)
-    with refused(Return.INSUFFICIENT_RESOURCES):
-        pynvml.nvmlDeviceCreateGpuInstance(device(0), 9)
-    for profile_id in (9, 19, 14, 19):
-        pynvml.nvmlDeviceCreateGpuInstance(device(1), profile_id)
 
 
 def test_remaining_capacity_counts_what_fits_now(a100: Machine) -> None:
@@ -150,25 +127,6 @@ def test_a_gpu_instance_goes_after_its_compute_instances(a100: Machine) -> None:
     pynvml.nvmlGpuInstanceCreateComputeInstance(instance, 0)
     with refused(Return.IN_USE):
         pynvml.nvmlGpuInstanceDestroy(instance)
-
-
-def test_handles_of_what_is_gone_are_not_found(a100: Machine) -> None:
-    instance = create_at(device(), 19, 0, 1)
-    compute = pynvml.nvmlGpuInstanceCreateComputeInstance(instance, 0)
-    mig = mig_device(compute)
-    identifier = pynvml.nvmlGpuInstanceGetInfo(instance).id
-    pynvml.nvmlComputeInstanceDestroy(compute)
-    pynvml.nvmlGpuInstanceDestroy(instance)
-    for call, argument in (
-        (pynvml.nvmlComputeInstanceDestroy, compute),
-        (pynvml.nvmlGpuInstanceDestroy, instance),
-        (pynvml.nvmlGpuInstanceGetInfo, instance),
-        (pynvml.nvmlDeviceGetUUID, mig),
-    ):
-        with refused(Return.NOT_FOUND):
-            call(argument)
-    with refused(Return.NOT_FOUND):
-        pynvml.nvmlDeviceGetGpuInstanceById(device(), identifier)
 
 
 def test_without_privilege_nothing_changes(a100: Machine) -> None:

@@ -50,13 +50,6 @@ def test_a_gpu_in_use_keeps_its_mode(start: Start, product: str) -> None:
     assert pynvml.nvmlDeviceSetMigMode(device(), 0) == Return.SUCCESS
 
 
-def test_asking_for_the_present_mode_takes_a_pending_one_back(start: Start) -> None:
-    start(off("A30"))
-    pynvml.nvmlDeviceSetMigMode(device(), 1)
-    assert pynvml.nvmlDeviceSetMigMode(device(), 0) == Return.SUCCESS
-    assert pynvml.nvmlDeviceGetMigMode(device()) == [0, 0]
-
-
 @pytest.mark.parametrize("again", ["reboot", "reload_driver"])
 def test_ampere_keeps_its_mode_and_hopper_loses_it(start: Start, again: str) -> None:
     machine = start("A100-SXM4-40GB", "H100-80GB-HBM3", init=False)

@@ -1,9 +1,6 @@
 """Processes that hold instances, events that concern them, GPUs that are lost."""
 
-import threading
-
 import pynvml
-import pytest
 
 from sim.nvml.cabi import Return
 from sim.nvml.machine import Machine
@@ -68,14 +65,6 @@ def test_an_xid_arrives_with_its_gpu_and_instances(start: Start) -> None:
     assert (second.eventData, second.gpuInstanceId, second.computeInstanceId) == (31, 4, 0)
 
 
-def test_a_waiting_event_set_wakes_up(a100: Machine) -> None:
-    events = listen(0)
-    timer = threading.Timer(0.05, a100.raise_event, (0, 48))
-    timer.start()
-    assert pynvml.nvmlEventSetWait_v2(events, 90_000).eventData == 48
-    timer.join()
-
-
 def test_only_registered_gpus_and_later_events_are_delivered(start: Start) -> None:
     machine = start("A30", "A30")
     machine.raise_event(0, 1)
@@ -84,17 +73,6 @@ def test_only_registered_gpus_and_later_events_are_delivered(start: Start) -> No
     machine.raise_event(0, 3, kind=pynvml.nvmlEventTypeClock)
     with refused(Return.TIMEOUT):
         pynvml.nvmlEventSetWait_v2(events, 1)
-
-
-def test_events_are_registered_on_whole_gpus_for_types_that_exist(a100: Machine) -> None:
-    events = pynvml.nvmlEventSetCreate()
-    mig = pynvml.nvmlDeviceGetHandleByUUID(a100.create_slice(0, "1g.5gb").uuid)
-    xid = pynvml.nvmlEventTypeXidCriticalError
-    assert pynvml.nvmlDeviceGetSupportedEventTypes(device()) & xid
-    with refused(Return.NOT_SUPPORTED):
-        pynvml.nvmlDeviceRegisterEvents(mig, xid, events)
-    with refused(Return.NOT_SUPPORTED):
-        pynvml.nvmlDeviceRegisterEvents(device(), pynvml.nvmlEventTypePState, events)
 
 
 def test_a_lost_gpu_answers_nothing_and_the_others_do(start: Start) -> None:
@@ -119,10 +97,3 @@ def test_a_recovered_gpu_has_lost_its_instances(a100: Machine) -> None:
     a100.lose(0)
     a100.recover(0)
     assert pynvml.nvmlDeviceGetGpuInstanceRemainingCapacity(device(), 0) == 1
-
-
-@pytest.mark.parametrize("count", [1, 300])
-def test_any_number_of_processes_is_listed(a100: Machine, count: int) -> None:
-    for pid in range(count):
-        a100.start_process(0, pid)
-    assert len(pynvml.nvmlDeviceGetComputeRunningProcesses(device())) == count
