@@ -7,12 +7,7 @@ from collections.abc import Iterator, Sequence
 import yaml
 
 from api.nodeclass import is_layouts
-from cli.linting.administration import (
-    check_layouts,
-    convert_plugin_config,
-    convert_quota,
-    is_plugin_config,
-)
+from cli.linting.administration import check_layouts, convert_plugin_config, convert_quota
 from cli.linting.documents import Document, Level, Remark, read_files
 from cli.linting.nvidia import convert_claim
 from cli.linting.pods import PodSpec, pods_of, remarks_of
@@ -38,24 +33,21 @@ def run(out: Output, *, file: Sequence[str], driver: str) -> int:
         if isinstance(found, Remark):
             remarks.append(found)
             continue
-        made = found.obj
+        for pod in pods_of(found):
+            if isinstance(pod, Remark):
+                remarks.append(pod)
+                continue
+            translation = translate(pod.whole)
+            remarks += remarks_of(pod, translation)
+            if not translation.refused:
+                templates.update(dict.fromkeys(_convert(found, pod, translation)))
+        remarks += [*convert_claim(found, driver, classes), *convert_quota(found)]
+        remarks += convert_plugin_config(found)
         if is_layouts(found.obj):
             remarks += check_layouts(found)
-            made = _config_map(found.obj)
-        elif is_plugin_config(found.obj):
-            made, said = convert_plugin_config(found)
-            remarks += said
+            objects.append(_config_map(found.obj))
         else:
-            for pod in pods_of(found):
-                if isinstance(pod, Remark):
-                    remarks.append(pod)
-                    continue
-                translation = translate(pod.whole)
-                remarks += remarks_of(pod, translation)
-                if not translation.refused:
-                    templates.update(dict.fromkeys(_convert(found, pod, translation)))
-            remarks += [*convert_claim(found, driver, classes), *convert_quota(found)]
-        objects.append(made)
+            objects.append(found.obj)
     objects = [*(_template(*key, driver) for key in templates), *objects]
     _print(out, objects, remarks)
     return Exit.FINDING if any(r.level is Level.ERROR for r in remarks) else Exit.OK

@@ -10,15 +10,22 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-import yaml
-
 from api.config import API_VERSION, GPU_KIND, KIND
 from api.errors import InvalidObjectError
 from api.nodeclass import KIND as NODE_CLASS
-from api.nodeclass import Layout, decode_layouts, decode_node_class, is_layouts
-from cli.linting.documents import Document, Level, Path, Remark, entries, mapping, text
+from api.nodeclass import decode_layouts, decode_node_class, is_layouts
+from cli.linting.documents import (
+    Document,
+    Level,
+    Path,
+    Remark,
+    entries,
+    mapping,
+    read_text,
+    steps,
+    text,
+)
 from dra.claims.classes import SHARE_CLASS, SLICE_SHARE_CLASS
-from dra.common.resources import Obj
 from dra.limits.asks import is_profile
 from dra.limits.others import renamed
 
@@ -30,86 +37,50 @@ _MEMORY: Final = re.compile(
 )
 
 
-_STRATEGIES: Final = {"timeSlicing": "TimeSlicing", "mps": "MPS"}
-
-
 def check_layouts(document: Document) -> Iterator[Remark]:
     """Findings about a class of nodes, a file of mig-parted's, or a ConfigMap with such files."""
-    if is_layouts(document.obj) or document.kind == NODE_CLASS:
-        try:
-            layouts = _decode(document.obj)
-        except InvalidObjectError as error:
-            path = _steps(document.obj, error.path)
-            yield document.remark(Level.ERROR, path, error.problem)
-            return
-        before: Path = ("layouts",) if document.kind == NODE_CLASS else ()
-        yield from _small_instances(document, layouts, before)
+    if document.kind != "ConfigMap":
+        yield from _check_file(document, (), document.obj)
         return
-    if document.kind == "ConfigMap":
-        for key, content in mapping(document.obj, "data").items():
-            yield from _check_file(document, str(key), content)
+    for key, content in mapping(document.obj, "data").items():
+        for inner in read_text(document.file, content) if isinstance(content, str) else ():
+            if isinstance(inner, Document):
+                yield from _check_file(document, ("data", key), inner.obj)
 
 
-def _check_file(document: Document, key: str, content: Any) -> Iterator[Remark]:
-    """Findings about a file of a ConfigMap; none about a file of another kind."""
+def _check_file(document: Document, at: Path, obj: Any) -> Iterator[Remark]:
+    """Findings about a file that is a document, or text in one; none about one of another kind."""
     try:
-        obj = yaml.safe_load(content) if isinstance(content, str) else None
-    except yaml.YAMLError:
-        return
-    if is_layouts(obj) or (isinstance(obj, dict) and obj.get("kind") == NODE_CLASS):
-        try:
-            _decode(obj)
-        except InvalidObjectError as error:
-            yield document.remark(Level.ERROR, ("data", key), str(error))
-
-
-def _decode(obj: Any) -> dict[str, Layout]:
-    return decode_layouts(obj) if is_layouts(obj) else decode_node_class(obj).layouts
-
-
-def _small_instances(
-    document: Document, layouts: dict[str, Layout], before: Path
-) -> Iterator[Remark]:
-    """Findings about compute instances smaller than their GPU instance: mig-parted makes these."""
-    for layout, listed in layouts.items():
-        for index, entry in enumerate(listed):
-            for name, _ in entry.counts:
-                if "c." in name:
-                    where = (*before, "mig-configs", layout, index, "mig-devices", name)
-                    yield document.remark(
-                        Level.WARNING,
-                        where,
-                        "compute instances smaller than their GPU instance are not made here: a "
-                        "node with this layout says that it cannot have it; name the whole "
-                        f"profile ({name.partition('.')[2]})",
-                    )
-
-
-def _steps(obj: Any, path: str) -> Path:
-    """Keys and indexes of a dotted path into ``obj``, whose keys may have dots themselves."""
-    steps: list[str | int] = []
-    while path:
-        if path.startswith("["):
-            number, _, path = path[1:].partition("]")
-            steps.append(int(number))
+        if is_layouts(obj):
+            layouts, place = decode_layouts(obj), at
+        elif isinstance(obj, dict) and obj.get("kind") == NODE_CLASS:
+            layouts, place = decode_node_class(obj).layouts, (*at, "layouts")
         else:
-            known = obj if isinstance(obj, dict) else {}
-            keys = [k for k in known if path == k or path.startswith((f"{k}.", f"{k}["))]
-            key = max(keys, key=len, default=path)
-            steps.append(key)
-            path = path[len(key) :]
-        path = path.removeprefix(".")
-        try:
-            obj = obj[steps[-1]]
-        except (KeyError, IndexError, TypeError):
-            obj = None
-    return tuple(steps)
+            return
+    except InvalidObjectError as error:
+        where, message = (at, str(error)) if at else (steps(obj, error.path), error.problem)
+        yield document.remark(Level.ERROR, where, message)
+        return
+    slices = [
+        (layout, index, name)
+        for layout, listed in layouts.items()
+        for index, entry in enumerate(listed)
+        for name, _ in entry.counts
+    ]
+    for layout, index, name in slices:
+        if "c." in name:  # mig-parted makes these
+            message = (
+                "compute instances smaller than their GPU instance are not made here: a node with "
+                "this layout says that it cannot have it; name the whole profile "
+                f"({name.partition('.')[2]})"
+            )
+            where = (*place, "mig-configs", layout, index, "mig-devices", name)
+            yield document.remark(Level.WARNING, where, message)
 
 
 def check_quota(document: Document) -> Iterator[Remark]:
     """Findings about what a ResourceQuota does not limit once pods have claims."""
-    for key in _hard(document):
-        resource = _resource(key)
+    for key, resource in _counted(document):
         if is_profile(resource):
             message = (
                 "it counts nothing where the controller allocates, as pods have claims then: "
@@ -130,56 +101,49 @@ def convert_quota(document: Document) -> Iterator[Remark]:
     Yields a remark about each limit that has no such form.
     """
     yield from (each for each in check_quota(document) if each.level is Level.ERROR)
-    hard = _hard(document)
-    for key in [*hard]:
-        if is_profile(_resource(key)):
-            hard[_of_class(_resource(key))] = hard.pop(key)
+    hard = mapping(document.obj, *map(str, _AT))
+    for key, resource in [*_counted(document)]:
+        if is_profile(resource):
+            hard[_of_class(resource)] = hard.pop(key)
 
 
-def _hard(document: Document) -> dict[str, Any]:
-    return mapping(document.obj, *map(str, _AT)) if document.kind == "ResourceQuota" else {}
-
-
-def _resource(key: str) -> str:
-    """The resource that a quota's ``key`` counts, by the name that this driver has for it."""
-    name = str(key).removeprefix("requests.").removeprefix("limits.")
-    return renamed(name) or name
+def _counted(document: Document) -> Iterator[tuple[str, str]]:
+    """Keys of a ResourceQuota, each with the name that this driver has for what it counts."""
+    for key in mapping(document.obj, *map(str, _AT)) if document.kind == "ResourceQuota" else ():
+        name = key.removeprefix("requests.").removeprefix("limits.")
+        yield key, renamed(name) or name
 
 
 def _of_class(resource: str) -> str:
     return f"{resource.removeprefix('nvidia.com/')}.{_DEVICES}"
 
 
-def is_plugin_config(obj: Obj) -> bool:
-    """True if an object is meant to be a configuration file of NVIDIA's device plugin."""
-    return "kind" not in obj and isinstance(obj.get("sharing"), dict) and "version" in obj
-
-
-def convert_plugin_config(document: Document) -> tuple[Obj, list[Remark]]:
-    """The class of nodes that a file of the device plugin becomes, and remarks about it."""
-    remarks: list[Remark] = []
-    shares, slice_shares = 1, 1
-    for method, strategy in _STRATEGIES.items():
-        for index, entry in entries(document.obj, "sharing", method, "resources"):
+def convert_plugin_config(document: Document) -> Iterator[Remark]:
+    """Make a configuration file of NVIDIA's device plugin a class of nodes, in place."""
+    obj = document.obj
+    if "kind" in obj or not isinstance(obj.get("sharing"), dict) or "version" not in obj:
+        return
+    most = {"shares": 1, "sliceShares": 1}
+    for method in ("timeSlicing", "mps"):
+        for index, entry in entries(obj, "sharing", method, "resources"):
             path: Path = ("sharing", method, "resources", index)
             name, replicas = text(entry, "name"), entry.get("replicas")
             profile = name.removeprefix("nvidia.com/mig-") if "/mig-" in name else ""
             if not isinstance(replicas, int) or replicas < 1:
                 message = f"replicas has to be a number from 1 on, not {replicas!r}"
-                remarks.append(document.remark(Level.ERROR, (*path, "replicas"), message))
+                yield document.remark(Level.ERROR, (*path, "replicas"), message)
                 continue
-            if profile:
-                slice_shares = max(slice_shares, replicas)
-            else:
-                shares = max(shares, replicas)
-            message = _of_shares(strategy, replicas, profile)
-            remarks.append(document.remark(Level.WARNING, path, message))
-    mode = "on-demand" if slice_shares > 1 and shares == 1 else "whole"
-    made: Obj = {"apiVersion": API_VERSION, "kind": "MigNodeClass", "mode": mode, "shares": shares}
-    return {**made, **({"sliceShares": slice_shares} if slice_shares > 1 else {})}, remarks
+            field = "sliceShares" if profile else "shares"
+            most[field] = max(most[field], replicas)
+            yield document.remark(Level.WARNING, path, _of_shares(method, replicas, profile))
+    mode = "on-demand" if most["sliceShares"] > most["shares"] == 1 else "whole"
+    obj.clear()
+    obj |= {"apiVersion": API_VERSION, "kind": NODE_CLASS, "mode": mode, **most}
+    if most["sliceShares"] == 1:
+        del obj["sliceShares"]
 
 
-def _of_shares(strategy: str, replicas: int, profile: str) -> str:
+def _of_shares(method: str, replicas: int, profile: str) -> str:
     said = (
         f"sliceShares: {replicas} lets as many claims of class {SLICE_SHARE_CLASS} have one slice "
         f"of those that a selector of theirs names (profile == '{profile}')"
@@ -188,7 +152,7 @@ def _of_shares(strategy: str, replicas: int, profile: str) -> str:
         f"{SHARE_CLASS}"
     )
     said += "; pods ask by such claims, not by limits"
-    if strategy == "MPS":
+    if method == "mps":
         return (
             f"{said}. For the limits of the device plugin's MPS give the claims a "
             f"{KIND if profile else GPU_KIND} with sharing.strategy 'MPS' and "

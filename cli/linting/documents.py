@@ -94,21 +94,11 @@ class Document:
         """Namespace ("" where none is written) and name."""
         return str(mapping(self.obj, "metadata").get("namespace") or ""), self.name
 
-    def _line(self, path: Path) -> int:
-        """Line of the field at ``path``; if it is missing, of the nearest one around it."""
-        node = self.node
-        line = node.start_mark.line
-        for step in path:
-            found = _child(node, step)
-            if found is None:
-                break
-            line, node = found
-        return line + 1
-
     def remark(self, level: Level, path: Path, message: str) -> Remark:
         """A remark about one of its fields."""
         subject = f"{self.kind} {self.name}".strip()
-        return Remark(level, self.file, self._line(path), subject, dotted(path), message)
+        line, _ = _nearest(self.node, path)
+        return Remark(level, self.file, line, subject, dotted(path), message)
 
 
 def read_files(names: Sequence[str]) -> Iterator[Document | Remark]:
@@ -120,46 +110,43 @@ def read_files(names: Sequence[str]) -> Iterator[Document | Remark]:
     for name in names:
         try:
             if name == "-":
-                yield from _read("-", sys.stdin.read())
+                yield from read_text("-", sys.stdin.read())
                 continue
             path = FilePath(name)
             below = sorted(p for p in path.rglob("*") if p.suffix in _SUFFIXES)
             for file in below if path.is_dir() else [path]:
-                yield from _read(str(file), file.read_text())
+                yield from read_text(str(file), file.read_text())
         except (OSError, UnicodeDecodeError) as error:
             raise CliError(Exit.NOT_FOUND, f"{name} cannot be read: {error}") from error
 
 
-def _read(file: str, content: str) -> Iterator[Document | Remark]:
+def read_text(file: str, content: str) -> Iterator[Document | Remark]:
+    """The objects in a text, and remarks about what is none."""
+
+    def wrong(mark: yaml.Mark | None, message: str) -> Remark:
+        return Remark(Level.ERROR, file, mark.line + 1 if mark else 1, "", "", message)
+
     try:
         for node in list(yaml.compose_all(content, Loader=yaml.SafeLoader)):
             constructor = yaml.SafeLoader("")
             try:
                 obj = _plain(constructor.construct_document(node), [_MOST_VALUES], depth=0)
             except ValueError as error:  # of a date that is none, too
-                yield Remark(Level.ERROR, file, node.start_mark.line + 1, "", "", str(error))
+                yield wrong(node.start_mark, str(error))
                 continue
-            if obj is None:
-                continue  # what templates leave behind between two separators
-            if not isinstance(obj, dict):
-                line = node.start_mark.line + 1
-                yield Remark(Level.ERROR, file, line, "", "", "it is no Kubernetes object")
-            elif text(obj, "kind").endswith("List") and isinstance(obj.get("items"), list):
-                items = _child(node, "items")
+            if text(obj, "kind").endswith("List") and isinstance(obj.get("items"), list):
                 for number, item in entries(obj, "items"):
-                    found = _child(items[1], number) if items else None
-                    if found:
-                        yield Document(file, item, found[1])
-            else:
+                    yield Document(file, item, _nearest(node, ("items", number))[1])
+            elif isinstance(obj, dict):
                 yield Document(file, obj, node)
+            elif obj is not None:  # what templates leave behind between two separators
+                yield wrong(node.start_mark, "it is no Kubernetes object")
     except RecursionError:
-        yield Remark(Level.ERROR, file, 1, "", "", "it is nested too deeply to be read")
+        yield wrong(None, "it is nested too deeply to be read")
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or str(error)
         template = "; render a template first (helm template)" if "{{" in content else ""
-        message = f"no YAML: {problem}{template}"
-        yield Remark(Level.ERROR, file, mark.line + 1 if mark else 1, "", "", message)
+        yield wrong(getattr(error, "problem_mark", None), f"no YAML: {problem}{template}")
 
 
 def _plain(value: Any, left: list[int], *, depth: int) -> Any:
@@ -179,17 +166,6 @@ def _plain(value: Any, left: list[int], *, depth: int) -> Any:
     return value if known else str(value)
 
 
-def without_nulls(value: Any) -> Any:
-    """``value`` without fields that are null, which count as absent but in opaque parameters."""
-    if isinstance(value, dict):
-        return {
-            key: each if key == "parameters" else without_nulls(each)
-            for key, each in value.items()
-            if each is not None
-        }
-    return [*map(without_nulls, value)] if isinstance(value, list) else value
-
-
 def dotted(path: Path) -> str:
     """``spec.devices.requests[0].exactly``."""
     text = ""
@@ -198,15 +174,40 @@ def dotted(path: Path) -> str:
     return text.removeprefix(".")
 
 
-def _child(node: yaml.Node, step: str | int) -> tuple[int, yaml.Node] | None:
-    if isinstance(node, yaml.MappingNode):
-        for key, value in node.value:
-            if key.value == step:
-                return key.start_mark.line, value
-    if isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
-        child = node.value[step]
-        return child.start_mark.line, child
-    return None
+def steps(obj: Any, path: str) -> Path:
+    """Keys and indexes of a dotted path into ``obj``, whose keys may have dots themselves."""
+    found: list[str | int] = []
+    while path := path.removeprefix("."):
+        if path.startswith("["):
+            number, _, path = path[1:].partition("]")
+            if not number.isdigit():
+                continue  # of any key, to msgspec
+            step: str | int = int(number)
+        else:
+            known = obj if isinstance(obj, dict) else {}
+            keys = [k for k in known if path == k or path.startswith((f"{k}.", f"{k}["))]
+            step = max(keys, key=len, default=path)
+            path = path[len(step) :]
+        found.append(step)
+        try:
+            obj = obj[step]
+        except (KeyError, IndexError, TypeError):
+            obj = None
+    return tuple(found)
+
+
+def _nearest(node: yaml.Node, path: Path) -> tuple[int, yaml.Node]:
+    """Line and value of the field at ``path``; if it is missing, of the nearest one around it."""
+    line = node.start_mark.line
+    for step in path:
+        pairs = node.value if isinstance(node, yaml.MappingNode) else ()
+        found = next((pair for pair in pairs if pair[0].value == step), None)
+        if isinstance(node, yaml.SequenceNode) and isinstance(step, int):
+            found = (*node.value[step : step + 1] * 2,)
+        if not found:
+            break
+        line, node = found[0].start_mark.line, found[1]
+    return line + 1, node
 
 
 def mapping(value: Any, *keys: str) -> dict[str, Any]:

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import getitem
-from typing import Any, NamedTuple
+from typing import Any
 
 from cli.linting.claims import ClaimSpec, Key, Manifests
 from cli.linting.documents import Document, Level, Path, Remark, entries, mapping, text
-from cli.linting.shapes import POD, misshapen
+from cli.linting.shapes import POD, shaped
 from dra.claims.claims import Use, crowded, find_crowd, lacks_request, nobody_uses
 from dra.claims.wants import ClaimWants
 from dra.gpu.names import finalizer
@@ -30,22 +30,6 @@ CLAIM_FIELDS = {
 }
 
 
-class _Entry(NamedTuple):
-    """An entry of a pod's ``resourceClaims``: its path, its name, the claims that it refers to."""
-
-    at: Path
-    name: str
-    refers: list[Key]
-
-
-class _Using(NamedTuple):
-    """A container: the path of its ``resources.claims``, its name, and the entries there."""
-
-    at: Path
-    name: str
-    claims: list[dict[str, Any]]
-
-
 @dataclass(frozen=True, slots=True)
 class PodSpec:
     """A pod's spec and where it stands."""
@@ -55,19 +39,18 @@ class PodSpec:
     spec: dict[str, Any]
 
     @property
-    def whole(self) -> dict[str, Any]:
-        """``metadata`` and ``spec`` of the pod, or template of pods, that has this spec."""
-        return {"metadata": mapping(self._holder, "metadata"), "spec": self.spec}
-
-    @property
     def _around(self) -> list[Any]:
         """The values around the spec, from the object to the spec itself."""
         return [*accumulate(self.at, getitem, initial=self.document.obj)]  # type: ignore[arg-type]
 
     @property
-    def _holder(self) -> dict[str, Any]:
-        """The object with the spec in its field ``spec``; empty where that is another field."""
-        return self._around[-2] if self.at[-1:] == ("spec",) else {}
+    def whole(self) -> dict[str, dict[str, Any]]:
+        """``metadata`` and ``spec`` of the pod, or template of pods, that has this spec."""
+        has_metadata = self.at[-1:] == ("spec",)
+        return {
+            "metadata": mapping(self._around[-2], "metadata") if has_metadata else {},
+            "spec": self.spec,
+        }
 
     @property
     def copies(self) -> int:
@@ -80,38 +63,40 @@ class PodSpec:
         return (*self.at, *path[1:]) if path[0] == "spec" else (*self.at[:-1], *path)
 
     def put(self, pod: dict[str, Any]) -> None:
-        """Put ``metadata`` and ``spec`` of a pod in the place of these."""
-        if holder := self._holder:
-            holder.update({key: value for key, value in pod.items() if value or key in holder})
-        else:
-            self.spec.update(pod["spec"])
+        """Put what a pod's ``metadata`` and ``spec`` contain in the place of what these do."""
+        for field, part in self.whole.items():
+            part.clear()
+            part.update(pod[field])
 
     @property
-    def entries(self) -> list[_Entry]:
-        """Entries of ``resourceClaims``; an entry that is right refers to one claim."""
-        namespace = self.document.key[0]
-        return [
-            _Entry(
-                (*self.at, "resourceClaims", index),
-                text(entry, "name"),
-                [(k, (namespace, n)) for f, k in CLAIM_FIELDS.items() if (n := text(entry, f))],
-            )
-            for index, entry in entries(self.spec, "resourceClaims")
-        ]
+    def entries(self) -> dict[str, tuple[Path, list[Key]]]:
+        """Entries of ``resourceClaims`` by name: each with its path and what it refers to.
+
+        An entry that is right refers to one claim or template.
+        """
+        found = {}
+        for index, entry in entries(self.spec, "resourceClaims"):
+            names = ((kind, text(entry, field)) for field, kind in CLAIM_FIELDS.items())
+            refers = [(kind, (self.document.key[0], name)) for kind, name in names if name]
+            found[text(entry, "name")] = ((*self.at, "resourceClaims", index), refers)
+        return found
 
     def claims(self, known: Manifests) -> dict[str, ClaimSpec]:
         """The claims of its entries that are in the files."""
-        found = {e.name: known.claims.get(e.refers[0]) for e in self.entries if e.refers}
-        return {name: spec for name, spec in found.items() if spec is not None}
+        named = {name: refers[0] for name, (_, refers) in self.entries.items() if refers}
+        return {name: known.claims[key] for name, key in named.items() if key in known.claims}
 
     @property
-    def containers(self) -> Iterator[_Using]:
-        """Its containers, in the order in which they start."""
+    def containers(self) -> Iterator[tuple[Path, str, list[Use]]]:
+        """Its containers in the order in which they start: path and content of ``claims``, name."""
         for kind in ("initContainers", "containers"):
             for index, container in entries(self.spec, kind):
+                used = [
+                    Use(text(entry, "name"), text(entry, "request"))
+                    for _, entry in entries(container, "resources", "claims")
+                ]
                 path = (*self.at, kind, index, "resources", "claims")
-                used = [entry for _, entry in entries(container, "resources", "claims")]
-                yield _Using(path, text(container, "name"), used)
+                yield path, text(container, "name"), used
 
 
 def pods_of(document: Document) -> Iterator[PodSpec | Remark]:
@@ -128,9 +113,9 @@ def pods_of(document: Document) -> Iterator[PodSpec | Remark]:
         if _has_containers(value):
             done.append(path)
             pod = PodSpec(document, path, value)
-            remark = misshapen(document, path[:-1], pod.whole, POD)
-            if remark is None or text(document.obj, "apiVersion") in _KUBERNETES:
-                yield remark or pod
+            read = shaped(document, path[:-1], pod.whole, POD)
+            if not isinstance(read, Remark) or text(document.obj, "apiVersion") in _KUBERNETES:
+                yield read if isinstance(read, Remark) else pod
                 continue
         elif not _asks(path, value):
             continue
@@ -156,11 +141,8 @@ def _asks(path: Path, value: dict[str, Any]) -> bool:
         return True
     is_of_pods = str(path[-1:]).startswith("('resources")  # TrainJob: resourcesPerNode
     limits = mapping(value, "limits") if is_of_pods else {}
-    return any(_is_ask(name) and not is_zero(limits[name]) for name in limits)
-
-
-def _is_ask(name: str) -> bool:
-    return name == GPUS or name.startswith(MEMORY) or is_profile(name) or renamed(name) is not None
+    asked = [name for name, amount in limits.items() if not is_zero(amount)]
+    return any(n == GPUS or n.startswith(MEMORY) or is_profile(n) or renamed(n) for n in asked)
 
 
 def check_pod(pod: PodSpec, known: Manifests) -> Iterator[Remark]:
@@ -171,69 +153,64 @@ def check_pod(pod: PodSpec, known: Manifests) -> Iterator[Remark]:
 
 def _references(pod: PodSpec, known: Manifests) -> Iterator[Remark]:
     """Findings about a claim that all replicas would share, and a template that is not there."""
-    for entry in pod.entries:
-        if len(entry.refers) != 1:
+    for at, refers in pod.entries.values():
+        if len(refers) != 1:
             message = f"an entry has one of {' and '.join(CLAIM_FIELDS)}, and nothing below source"
-            yield pod.document.remark(Level.ERROR, entry.at, message)
-        one = any(kind == "ResourceClaim" for kind, _ in entry.refers)
-        if one and pod.copies > 1:
-            yield pod.document.remark(
-                Level.WARNING,
-                entry.at,
-                f"all {pod.copies} replicas share this one claim, and so one node and one "
-                "slice; a resourceClaimTemplateName gives each its own",
-            )
-        for kind, (namespace, name) in entry.refers:
+            yield pod.document.remark(Level.ERROR, at, message)
+        for kind, (namespace, name) in refers:
+            if kind == "ResourceClaim" and pod.copies > 1:
+                message = (
+                    f"all {pod.copies} replicas share this one claim, and so one node and one "
+                    "slice; a resourceClaimTemplateName gives each its own"
+                )
+                yield pod.document.remark(Level.WARNING, at, message)
             if (kind, (namespace, name)) in known.claims or is_template_name(name):
                 continue
             there = sorted(n for k, (where, n) in known.claims if (k, where) == (kind, namespace))
             message = f"there is no {kind} {name!r} in these files"
             if there:
                 message += f"; there are: {', '.join(there)}"
-            yield pod.document.remark(Level.WARNING if there else Level.HINT, entry.at, message)
+            yield pod.document.remark(Level.WARNING if there else Level.HINT, at, message)
 
 
 def _uses(pod: PodSpec, known: Manifests) -> Iterator[Remark]:
     """Findings about requests that containers name and claims lack, and about unused claims."""
-    offered = {entry.name: entry for entry in pod.entries}
-    claims, used = pod.claims(known), set()
-    for container in pod.containers:
-        for number, entry in enumerate(container.claims):
-            name, wanted = text(entry, "name"), text(entry, "request")
-            used.add(name)
-            where = (*container.at, number)
+    offered, claims = pod.entries, pod.claims(known)
+    have = ", ".join(offered) or "none"
+    for at, _, uses in pod.containers:
+        for number, (name, wanted) in enumerate(uses):
+            where = (*at, number)
             if name not in offered:
-                have = ", ".join(offered) or "none"
                 message = f"the pod has no claim {name!r} in its resourceClaims; there are: {have}"
                 yield pod.document.remark(Level.ERROR, (*where, "name"), message)
             if wanted and name in claims and wanted not in claims[name].requests:
                 message = lacks_request(wanted, claims[name].requests)
                 yield pod.document.remark(Level.ERROR, (*where, "request"), message)
+    used = {use.claim for _, _, uses in pod.containers for use in uses}
     for name in sorted(offered.keys() - used):
-        yield pod.document.remark(Level.WARNING, offered[name].at, nobody_uses(name))
+        yield pod.document.remark(Level.WARNING, offered[name][0], nobody_uses(name))
 
 
 def _placing(pod: PodSpec, known: Manifests) -> Iterator[Remark]:
+    """Findings about a node that is named, and a gate that is not."""
     if not pod.entries:
         return
     if text(pod.spec, "nodeName") and not mapping(pod.document.obj, "metadata").get("uid"):
-        yield pod.document.remark(
-            Level.ERROR,
-            (*pod.at, "nodeName"),
+        message = (
             "a pod with claims must not name its node: the scheduler, which reserves claims for "
-            "pods, is passed over; use nodeSelector",
+            "pods, is passed over; use nodeSelector"
         )
+        yield pod.document.remark(Level.ERROR, (*pod.at, "nodeName"), message)
     gates = [text(g, "name") for _, g in entries(pod.spec, "schedulingGates")]
-    gate, claims = finalizer(known.driver), pod.claims(known).values()
+    gate = finalizer(known.driver)
     # The controller lifts the gate of pods whose claims are all its own.
-    ours = [isinstance(known.read(claim), ClaimWants) for claim in claims]
+    ours = [isinstance(known.read(claim), ClaimWants) for claim in pod.claims(known).values()]
     if ours and all(ours) and gate not in gates:
-        yield pod.document.remark(
-            Level.HINT,
-            pod.at,
+        message = (
             f"with scheduling gate {gate} it would not be tried in vain while it waits for its "
-            "slice; the controller lifts the gate",
+            "slice; the controller lifts the gate"
         )
+        yield pod.document.remark(Level.HINT, pod.at, message)
 
 
 def _sharing(pod: PodSpec, known: Manifests) -> Iterator[Remark]:
@@ -242,18 +219,16 @@ def _sharing(pod: PodSpec, known: Manifests) -> Iterator[Remark]:
     A selector tells that HAMi-core is to enforce a claim's limits; otherwise the node decides.
     """
     claims = pod.claims(known)
-    by_mps = {name: known.sharing(c).by_mps(c.understood) for name, c in claims.items()}
-    limited = {name for name, claim in claims.items() if HAMI_CORE in str(claim.devices)}
+    by_mps = {name: known.by_mps(claim) for name, claim in claims.items()}
+    limited = {name for name, each in claims.items() if HAMI_CORE in str(each.claim)}
     before: set[str] = set()
-    for container in pod.containers:
-        uses = [Use(text(c, "name"), text(c, "request")) for c in container.claims]
-        used = {text(c, "name") for c in container.claims}
+    for at, container, uses in pod.containers:
+        used = {use.claim for use in uses}
         if limited & used & before:
-            yield pod.document.remark(Level.ERROR, container.at, ONE_CONTAINER)
+            yield pod.document.remark(Level.ERROR, at, ONE_CONTAINER)
         before |= used
         if crowd := find_crowd(uses, by_mps):
-            message = crowded(container.name, crowd)
-            yield pod.document.remark(Level.ERROR, container.at, message)
+            yield pod.document.remark(Level.ERROR, at, crowded(container, crowd))
 
 
 def _limits(pod: PodSpec, known: Manifests) -> Iterator[Remark]:

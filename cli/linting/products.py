@@ -41,26 +41,22 @@ def known_gpus(driver: str, profiles: Collection[str]) -> Inventory:
 def _gpus(product: dict[str, Any], minor: int, profiles: Collection[str]) -> list[Gpu]:
     sold = [_profile(row) for row in product["gi_profiles"]]
     others = [replace(p, name=n) for n in profiles for p in sold if _alike(p.name, n)]
-    geometry = Geometry((*sold, *others))
-    facts: dict[str, Any] = {
-        "product_name": product["name"],
-        "brand": _BRANDS[product["brand"]],
-        "architecture": product["architecture"].capitalize(),
-        "cuda_compute_capability": ".".join(map(str, product["cuda_compute_capability"])),
-        "pci_bus_id": f"0000:{minor:02x}:00.0",
-        "memory_mib": product["memory_total_mib"],
-        "minor": minor,
-        "uuid": f"GPU-{minor}",
-        "pcie_root": "pci0000:00",
-        "multiprocessors": max((p.multiprocessors for p in geometry.profiles), default=0),
-        "geometry": geometry,
-    }
-    shares = [ShareOffer(2, enforcer) for enforcer in (UNENFORCED, HAMI_CORE)]
-    return [
-        Gpu(**facts),
-        *(Gpu(**facts, sharing=offer) for offer in shares),
-        Gpu(**facts, mig_enabled=True, slice_sharing=shares[0]),
-    ]
+    gpu = Gpu(
+        minor,
+        f"GPU-{minor}",
+        pcie_root="pci0000:00",
+        multiprocessors=max((p.multiprocessors for p in sold), default=0),
+        geometry=Geometry((*sold, *others)),
+        product_name=product["name"],
+        brand=_BRANDS[product["brand"]],
+        architecture=product["architecture"].capitalize(),
+        cuda_compute_capability=".".join(map(str, product["cuda_compute_capability"])),
+        pci_bus_id=f"0000:{minor:02x}:00.0",
+        memory_mib=product["memory_total_mib"],
+    )
+    shared, limited = ShareOffer(2, UNENFORCED), ShareOffer(2, HAMI_CORE)
+    in_mig_mode = replace(gpu, mig_enabled=True, slice_sharing=shared)
+    return [gpu, replace(gpu, sharing=shared), replace(gpu, sharing=limited), in_mig_mode]
 
 
 def _alike(name: str, other: str) -> bool:

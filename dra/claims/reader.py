@@ -141,12 +141,8 @@ class Reader:
             try:
                 self._selectors.selects_others(self.classes[name].selectors, self.driver)
             except CostlySelectorError as error:
-                return Obstacle(
-                    Reason.COSTLY_SELECTOR,
-                    f"DeviceClass {name!r} is left alone, as it cannot be found out whether it "
-                    f"selects devices of other drivers too: {error}; begin its selector with "
-                    f"device.driver == '{self.driver}' &&, or write it simpler",
-                )
+                message = f"DeviceClass {name!r} is left alone, as {unjudged(error, self.driver)}"
+                return Obstacle(Reason.COSTLY_SELECTOR, message)
         return None
 
     def _ownership(self, claim: Claim) -> Obstacle | bool | None:
@@ -205,6 +201,14 @@ class Reader:
         domain, _, name = capacity.rpartition("/")
         found = f"device.capacity['{domain or self.driver}'].{name}"
         return f"{found}.compareTo(quantity('{quantity}')) >= 0"
+
+
+def unjudged(error: CostlySelectorError, driver: str) -> str:
+    """Words on a class of which it takes too much to tell if it selects others' devices."""
+    return (
+        f"it cannot be found out whether it selects devices of other drivers too: {error}; begin "
+        f"its selector with device.driver == '{driver}' &&, or write it simpler"
+    )
 
 
 def _specs() -> BoundedCache[bytes, ClaimWants | Obstacle | None]:

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from cli.program import main
 from tests.cli.linting.conftest import Command
@@ -75,6 +76,7 @@ MISTAKES = [
     ),
     ("resourceClaimTemplateName: t", "source: {resourceClaimName: t}", 6, "has one of resource"),
     ("resources:", "resources: [1]\n    x:", 11, "`array`: the API server refuses it"),
+    ("deviceClassName: mig-1g.5gb", "count: 1", 22, "field `deviceClassName`: the API"),
     ("mig-1g.5gb", "mig-1g-5gb", 20, "does not exist; did you mean 'mig-1g.5gb'?"),
     (
         "mig-1g.5gb\n",
@@ -307,6 +309,8 @@ def test_anything_that_is_yaml_is_survived(lint: Command) -> None:
     assert ran.code == 1
     assert "it is no Kubernetes object" in ran.json["remarks"][0]["message"]
     assert any("refers to itself" in r["message"] for r in ran.json["remarks"])
+    file = {"kind": "ConfigMap", "data": {"a": "a: 2020-99-99", "b": "[" * 5000, "c": "x: ["}}
+    assert lint(yaml.safe_dump(file)).out == "1 object: nothing to remark\n"
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(1000)  # a client of the API in another test has raised it
     try:
