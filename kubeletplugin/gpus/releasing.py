@@ -55,16 +55,17 @@ class ReleaseRequest:
         """
         why, end = self.why(gpu.name), self._end(gpu.name)
         if not others_held:
-            return f"{_released(why, whole=True)}; {end}"
+            return f"{_released(why)}; {end}"
         return (
-            f"{_released(why, whole=False)} (nvidia-smi -r -i {gpu.uuid}); if that answers 'In use "
-            "by another client', see who holds it (fuser -v /dev/nvidia*) or release all GPUs "
-            f"(kubectl mig drain {self.node}); {end}"
+            f"released ({why}): this plugin uses nothing of it, it may be reset (nvidia-smi -r -i "
+            f"{gpu.uuid}); if that answers 'In use by another client', NVML may hold it for the "
+            f"other GPUs: release all (kubectl mig drain {self.node}), or see who holds it (fuser "
+            f"-v /dev/nvidia*); {end}"
         )
 
     def text_of_node(self) -> str:
         """Text about a node on which every GPU is released."""
-        return f"{_released(self.why_node() or 'drained', whole=True)}; {self._end()}"
+        return f"{_released(self.why_node() or 'drained')}; {self._end()}"
 
     def _words(self, *, covered: bool) -> str:
         if self.pause is not None:
@@ -80,9 +81,11 @@ class ReleaseRequest:
         return f"kubectl mig resume {self.node}{f' {name}' if name else ''} ends it"
 
 
-def _released(why: str, *, whole: bool) -> str:
-    more = ", its MIG mode changed, the driver unloaded" if whole else ""
-    return f"released ({why}): this plugin has nothing of it open, it may be reset{more}"
+def _released(why: str) -> str:
+    return (
+        f"released ({why}): this plugin has nothing of it open, it may be reset, its MIG mode "
+        "changed, the driver unloaded"
+    )
 
 
 class Releasing:
