@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -15,7 +14,7 @@ from kubeletplugin.check.report import Stopwatch
 from kubeletplugin.nvml.errors import NvmlError
 from kubeletplugin.nvml.events import GpuEvents
 from kubeletplugin.nvml.gpus import discover, mig_mode, profile_name, read_placements, text
-from kubeletplugin.nvml.instances import compute_profiles
+from kubeletplugin.nvml.instances import compute_profiles, gpu_instance_handles
 from kubeletplugin.nvml.session import Session
 from sim.nvml.products import GpuInstanceProfile, Product, load_product, product_names
 
@@ -34,7 +33,6 @@ _FIELDS = {
 }
 """Of nvmlGpuInstanceProfileInfo_v2_t, and of the fixtures' GpuInstanceProfile."""
 _LOOKS = 20
-_MOST_INSTANCES = 8
 
 
 def profiles() -> dict[str, Any]:
@@ -54,17 +52,16 @@ def times() -> dict[str, Any]:
     return {"calls (number, least, median, most)": calls, "event": told}
 
 
-def of_instances() -> dict[str, Any]:
-    """Compute-instance profiles of the GPU instances that are there, by GPU and GPU instance."""
-    found: dict[str, Any] = {}
+def of_instances() -> list[dict[str, Any]]:
+    """Compute-instance profiles of each GPU instance that is there."""
+    found: list[dict[str, Any]] = []
     with _session(Stopwatch()) as session:
-        for handle in _handles(session):
-            device = session.device(handle.uuid)
-            for _, info in _asked(session, device, handle.uuid):
-                for gi in _instances(session, device, info.id, gpu=handle.uuid):
-                    rows = _rows(compute_profiles(session, gi, gpu=handle.uuid))
-                    compute = _tried(partial(dict, rows))
-                    found.setdefault(handle.uuid, []).append({"of": info.id, "compute": compute})
+        for gpu in (handle.uuid for handle in _handles(session)):
+            device = session.device(gpu)
+            for _, info in _asked(session, device, gpu):
+                for gi in gpu_instance_handles(session, device, info.id, gpu=gpu):
+                    compute = _tried(partial(_compute, session, gi, gpu=gpu))
+                    found.append({"gpu": gpu, "of": info.id, "compute": compute})
     return found
 
 
@@ -116,18 +113,10 @@ def _seen(session: Session, device: Any, info: Any, *, gpu: str) -> dict[str, An
     return row
 
 
-def _instances(session: Session, device: Any, profile: int, *, gpu: str) -> list[Any]:
-    found = (pynvml.c_nvmlGpuInstance_t * _MOST_INSTANCES)()
-    count = ctypes.c_uint(_MOST_INSTANCES)
-    ask = pynvml.nvmlDeviceGetGpuInstances
-    answer = _tried(lambda: session.call(ask, device, profile, found, ctypes.byref(count), gpu=gpu))
-    return [] if isinstance(answer, str) else list(found[: count.value])
-
-
-def _rows(infos: Iterator[tuple[int, Any]]) -> Iterator[tuple[str, dict[str, int]]]:
-    for enum, info in infos:
-        fields = ("id", "sliceCount", "instanceCount", "multiprocessorCount")
-        yield str(enum), {name: int(getattr(info, name)) for name in fields}
+def _compute(session: Session, gi: Any, *, gpu: str) -> dict[int, dict[str, int]]:
+    fields = ("id", "sliceCount", "instanceCount", "multiprocessorCount")
+    infos = compute_profiles(session, gi, gpu=gpu)
+    return {enum: {name: int(getattr(info, name)) for name in fields} for enum, info in infos}
 
 
 def _other(seen: Mapping[int, Mapping[str, Any]], fixture: Product) -> Iterator[str]:

@@ -183,13 +183,13 @@ def _config(
     ]
     numbers = [{"type": "c", "major": a, "minor": b} for a, b in nodes.values()]
     path = f"PATH={Path(sys.executable).resolve().parent}:/usr/bin:/bin"
+    env, root_user = [path, *added.env], {"uid": 0, "gid": 0}
     return {
         "ociVersion": "1.0.2",
         "process": {
-            "terminal": False,
-            "user": {"uid": 0, "gid": 0},
+            "user": root_user,
             "args": list(command),
-            "env": [path, *added.env],
+            "env": env,
             "cwd": "/",
         },
         "root": {"path": str(root)},
@@ -198,7 +198,7 @@ def _config(
         "linux": {
             "namespaces": [{"type": name} for name in _NAMESPACES],
             "devices": [
-                {"path": path, "fileMode": 0o666, "uid": 0, "gid": 0, **number}
+                {"path": path, "fileMode": 0o666, **root_user, **number}
                 for path, number in zip(nodes, numbers, strict=True)
             ],
             "resources": {
@@ -221,11 +221,9 @@ def _make_image(image: Path) -> None:
     imported = subprocess.run(
         [python, "-I", "-c", _IMPORTED, PROBE], check=True, capture_output=True, text=True
     ).stdout.splitlines()
-    for module in map(Path, imported):
-        _copy(module, _below(image, module))
     programs = [python, *(Path(found) for name in _TOOLS if (found := shutil.which(name)))]
-    for program in programs:
-        _copy(program, _below(image, program))
+    for path in (*map(Path, imported), *programs):
+        _copy(path, _below(image, path))
     extensions = [each for each in imported if each.endswith(".so")]
     listed = "".join(
         subprocess.run(["ldd", each], check=False, capture_output=True, text=True).stdout
