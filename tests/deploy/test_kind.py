@@ -17,7 +17,6 @@ from sim.nvml.products import load_product, product_names
 from tests.helpers.waiting import PATIENCE
 
 KIND = REPOSITORY / "hack/kind"
-SCRIPTS = ("up.sh", "demo.sh", "down.sh")
 BASICS = ("bash", "sh", "dirname", "cat", "sed", "grep", "wc", "sleep", "env")
 
 STAND_IN = """#!/bin/sh
@@ -93,23 +92,6 @@ def test_the_scripts_are_clean() -> None:
     assert (done.returncode, done.stdout) == (0, "")
 
 
-@pytest.mark.parametrize("script", SCRIPTS)
-def test_a_docker_that_lacks_or_does_not_answer_is_named(
-    script: str, tmp_path: Path, equipped: Terminal
-) -> None:
-    (tmp_path / "bare").mkdir()
-    status, text = Terminal(tmp_path / "bare").run(script)
-    assert (status, text.startswith(f"{script}: Docker is not installed")) == (1, True)
-    status, text = equipped.run(script, DOCKER_INFO="1")
-    assert (status, "its daemon does not answer" in text) == (1, True)
-    assert equipped.called() == ["docker info"]
-
-
-def test_every_missing_program_is_named_at_once(tmp_path: Path) -> None:
-    terminal = Terminal(tmp_path, "docker", "kubectl")
-    assert terminal.run("up.sh") == (1, "up.sh: not installed: kind helm\n")
-
-
 @pytest.mark.parametrize(
     ("script", "arguments", "complaint"),
     [
@@ -148,19 +130,6 @@ def test_a_version_has_its_image_and_the_gates_that_it_lacks(version: str, bare:
     assert "enable_cdi = true" in patch
 
 
-def test_there_is_a_worker_for_each_product_that_is_named(equipped: Terminal) -> None:
-    status, text = equipped.run("up.sh", "--gpus", "H200,A30")
-    assert status == 0, text
-    made = yaml.safe_load(equipped.calls.with_name("calls.config").read_text())
-    assert [node["role"] for node in made["nodes"]] == ["control-plane", "worker", "worker"]
-    values = yaml.safe_load(equipped.calls.with_name("calls.values").read_text())
-    assert values["simulated"]["nodes"] == {
-        "mig-worker": ["H200", "H200"],
-        "mig-worker2": ["A30", "A30"],
-    }
-    assert "demo.sh" not in text, "its pods ask for profiles of an A100"
-
-
 def test_up_builds_creates_loads_and_installs_in_this_order(equipped: Terminal) -> None:
     status, text = equipped.run("up.sh", "--name", "lab", "--kubernetes", "1.34")
     assert status == 0, text
@@ -191,11 +160,6 @@ def test_up_builds_creates_loads_and_installs_in_this_order(equipped: Terminal) 
     assert list(values["simulated"]["nodes"]) == ["lab-worker", "lab-worker2", "lab-worker3"]
     assert len({gpus[0] for gpus in products}) == 3
     assert {gpu for gpus in products for gpu in gpus} <= set(product_names())
-
-
-def test_down_deletes_the_named_cluster(equipped: Terminal) -> None:
-    assert equipped.run("down.sh", "--name", "lab")[0] == 0
-    assert equipped.called() == ["docker info", "kind delete cluster --name lab"]
 
 
 @pytest.mark.parametrize("demo", ["packing", "sharing", "recovery"])

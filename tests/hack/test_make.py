@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 from packaging.specifiers import SpecifierSet
 
-from hack import environment
 from tests.deploy.images.test_image_packages import needed
 
 ROOT = Path(__file__).parents[2]
@@ -74,39 +73,6 @@ def test_an_older_python_is_told_to_be_one(tmp_path: Path) -> None:
     assert done.returncode
     assert f"{older} is Python 3.10.13, and 3.11 or newer is needed" in done.stderr
     assert not made.exists()
-
-
-@pytest.fixture
-def installed_by(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Commands that the environment's script would run, with pip where Python is."""
-    ran: list[str] = []
-
-    def run(command: list[str]) -> int:
-        ran.append(" ".join(command[1:4]))
-        return 0
-
-    monkeypatch.setattr("hack.environment.subprocess.check_call", run)
-    monkeypatch.setattr("hack.environment.subprocess.call", lambda _: 1)
-    return ran
-
-
-def test_of_two_makes_at_once_the_second_finds_what_the_first_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed_by: list[str]
-) -> None:
-    stamp = tmp_path / "venv" / ".dev"
-    monkeypatch.setattr("hack.environment.fcntl.flock", lambda *_: stamp.touch())
-    environment.main(".[dev]", stamp, [ROOT / "pyproject.toml"])
-    assert installed_by == []
-
-
-def test_an_environment_without_pip_is_mended(tmp_path: Path, installed_by: list[str]) -> None:
-    """An interrupted run leaves one."""
-    python = tmp_path / "bin" / "python"
-    python.parent.mkdir()
-    python.touch()
-    environment.main(".[dev]", tmp_path / ".dev", [ROOT / "pyproject.toml"])
-    assert installed_by == [f"-m venv {tmp_path}", "-m pip install"]
-    assert (tmp_path / ".runtime").exists()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

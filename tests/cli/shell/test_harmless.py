@@ -39,11 +39,6 @@ def is_harmless(text: str) -> bool:
     return all(each.isprintable() or each == "\n" for each in text)
 
 
-@pytest.mark.parametrize("text", BAD, ids=ascii)
-def test_each_is_replaced(text: str) -> None:
-    assert harmless(text).isprintable()
-
-
 @pytest.mark.parametrize("characters", UNSEEN, ids=ascii)
 def test_a_character_that_nobody_sees_is_shown(characters: str) -> None:
     first, last = characters[0], characters[-1]
@@ -52,13 +47,6 @@ def test_a_character_that_nobody_sees_is_shown(characters: str) -> None:
         assert harmless(f"pod{chr(code)}-a") == "pod\ufffd-a", hex(code)
         Output(shown, color=False).line(f"pod{chr(code)}-a")
         assert {*shown.getvalue().split()} <= {"pod\ufffd-a", "pod?-a"}, hex(code)
-
-
-def test_what_is_seen_stays_as_it_is() -> None:
-    text = (
-        "na\u00efve e\u0301 \u540d\u524d \u05e2\u05d1 \u0928\u0940 \ud55c \u00a0\u2026 \U0001f600"
-    )
-    assert harmless(text) == text
 
 
 @pytest.mark.parametrize("bad", ["".join(BAD), FORGED], ids=ascii)

@@ -65,18 +65,6 @@ def test_one_gpu_of_a_drained_node_is_resumed_alone(node: World, mig: Mig) -> No
     assert drain_of(node)["gpus"] == ["gpu-1"]
 
 
-def test_only_what_was_asked_for_is_looked_at(node: World, mig: Mig) -> None:
-    shown = mig("drain", "node-a", "gpu-0", "-o", "json").json
-    assert [u["gpu"] for u in shown["inUse"]] == ["gpu-0"]
-
-
-def test_draining_again_writes_nothing(node: World, mig: Mig) -> None:
-    mig("drain", "node-a", "--reason", "x")
-    before = node.api.get(MIG_NODES, "node-a")["metadata"]["resourceVersion"]
-    mig("drain", "node-a")
-    assert node.api.get(MIG_NODES, "node-a")["metadata"]["resourceVersion"] == before
-
-
 def test_evict_ends_the_pods_that_use_it_and_no_others(node: World, mig: Mig) -> None:
     node.add_pod("bystander", nodeName="node-a")
     ran = mig("drain", "node-a", "gpu-1", "--evict", "-o", "json")
@@ -153,25 +141,6 @@ def test_it_says_whether_the_plugin_has_released_it(node: World, mig: Mig) -> No
         "the node's plugin has released them:\n  gpu-0  released: it may be reset\n"
     )
     assert mig("drain", "node-a", "gpu-0", "-o", "json").json["held"] == []
-
-
-def test_what_released_gpus_have_in_common_is_said_once(world: World, mig: Mig) -> None:
-    world.add_node("node-b", *(gpu(n, "node-b") for n in range(12)))
-    found = world.api.get(MIG_NODES, "node-b")
-    for each in found["status"]["gpus"]:
-        resume = f"kubectl mig resume node-b {each['name']} ends it"
-        each.update(reason="GpuReleased", message=f"released: {resume}")
-    world.api.replace(MIG_NODES, found, subresource="status")
-    names = [f"gpu-{n}" for n in range(12)]
-    said = " ".join(mig("drain", "node-b").out.split())
-    assert said.endswith(
-        f"released them: {', '.join(names)} released: kubectl mig resume node-b {' '.join(names)} "
-        "ends it"
-    )
-
-
-def test_wait_gives_up_after_its_time(node: World, mig: Mig) -> None:
-    assert mig("drain", "node-a", "--wait", "--timeout", "0").code == 1
 
 
 def test_a_foreign_instance_is_told_but_not_waited_for(world: World, mig: Mig) -> None:

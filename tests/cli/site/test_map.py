@@ -231,15 +231,6 @@ def test_slices_of_an_eighth_can_be_read_at_80_columns(
     assert max(map(len, lines)) == 80
 
 
-def test_the_legend_says_what_is_drawn_and_nothing_else(busy: World, mig: Mig) -> None:
-    columns = "columns: memory slices; largest: largest profile that fits, and free memory"
-    assert mig("map", "node-b").out.splitlines()[-2:] == [columns, "· free"]
-    shown = mig("map", "node-a").out
-    assert "· free   ░ unavailable   allocated: given to a claim" in shown
-    assert "foreign: made by another program" in shown
-    assert "lost:" not in shown
-
-
 def test_of_many_nodes_there_is_a_summary_and_a_line_for_each(world: World, mig: Mig) -> None:
     busy = {"unavailable": "mig-manager is at work", "reason": "MIGManagerActive"}
     for number in range(9):
@@ -267,16 +258,6 @@ def test_nodes_are_listed_in_the_order_in_which_people_count(world: World, mig: 
     shown = [each["name"] for each in mig("map", "-o", "json").json["nodes"]]
     assert shown == ["node-1", "node-2", "node-10"]
     assert "3 on node-1, node-2, node-10" in mig("profiles").out
-
-
-def test_profiles_of_one_name_are_summed_up_over_products(world: World, mig: Mig) -> None:
-    larger = replace(
-        A100, profiles=tuple(replace(p, memory_mib=2 * p.memory_mib) for p in A100.profiles)
-    )
-    world.add_node("node-a")
-    world.add_node("node-b", replace(gpu(0, "node-b"), geometry=larger))
-    lines = [line.split() for line in mig("map").out.splitlines()]
-    assert [line for line in lines if line[:1] == ["1g.5gb"]] == [["1g.5gb", "14", "2", "2"]]
 
 
 def test_a_reason_is_said_once_with_the_first_that_have_it(world: World, mig: Mig) -> None:

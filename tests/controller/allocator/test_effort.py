@@ -64,15 +64,6 @@ def test_it_is_given_up_and_said_and_found_with_more_steps(monkeypatch: pytest.M
     assert outcome.given_up is None
 
 
-def test_what_is_searched_to_the_end_is_only_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = with_gpus(filled(0, *range(7)))
-    found = problem(known, claim("c", *UNLIKE))
-    allocator = Allocator(known.fleet, known.hosts)
-    monkeypatch.setattr(budget, "NODE_STEPS", FEW)
-    assert allocator.outcome(found) == Outcome(None)
-    assert as_obstacle(explain(found, allocator)).reason is Reason.WAITING
-
-
 def test_combining_gpus_takes_steps_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budget, "NODE_STEPS", 100)
     six = (1,) * 6
@@ -235,17 +226,6 @@ def test_a_pod_is_told_and_others_are_served(monkeypatch: pytest.MonkeyPatch) ->
     bench.serve("p-easy", "easy")
     assert "SearchGivenUp" in bench.recorder.reasons("hard")
     assert bench.devices("easy")
-
-
-def test_requests_that_select_the_same_in_other_words_are_alike(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    known = with_gpus(gpu(0), gpu(1))
-    asked = [request(f"r{n}", "mig-1g.5gb", f"device.driver != 'x{n}'") for n in range(14)]
-    monkeypatch.setattr(budget, "NODE_STEPS", 1000)
-    decision = Allocator(known.fleet, known.hosts).decide(problem(known, claim("c", *asked)))
-    assert decision is not None
-    assert {pick.request for pick in decision.picks} == {f"r{n}" for n in range(14)}
 
 
 def test_a_search_that_was_given_up_rests_many_times_as_long_as_it_took(

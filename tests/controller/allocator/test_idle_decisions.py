@@ -10,13 +10,9 @@ from dra.gpu.geometry import Placement
 from dra.gpu.inventory import IdleInstance
 from tests.controller.helpers.deciding import decide, devices
 from tests.controller.helpers.objects import (
-    allocated,
     claim,
     cluster,
-    filled,
     gpu,
-    instance,
-    inventory,
     mignode,
     node,
     opaque,
@@ -50,14 +46,6 @@ def test_a_claim_gets_the_idle_slice_of_its_namespace(policy: str) -> None:
     assert chosen(world(theirs), wanted) == chosen(world(), wanted)
 
 
-def test_several_claims_of_a_pod_get_idle_slices_together() -> None:
-    wanted = [claim("a", request()), claim("b", request("r", "mig-3g.20gb"))]
-    idle = IdleInstance(Placement(6, 1), "default", 19)
-    expected = ("node-h", ["gpu-0-mig-3g20gb-9-0", "gpu-0-mig-1g5gb-19-6"])
-    assert chosen(world(idle, HALF), *wanted) == expected
-    assert chosen(world(), *wanted)[0] == "node-a"
-
-
 def test_a_pod_that_few_nodes_would_do_gets_one_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dra.allocator.allocate.MANY", 1)
     known = cluster("node-a", "node-b")
@@ -68,42 +56,8 @@ def test_a_pod_that_few_nodes_would_do_gets_one_too(monkeypatch: pytest.MonkeyPa
     assert chosen(known, wanted) == ("node-b", ["gpu-1-mig-1g5gb-19-2"])
 
 
-def test_an_idle_slice_that_a_claim_was_given_is_not_given_again() -> None:
-    known = world(SMALL)
-    first = allocated(claim("first"), "node-h", "gpu-0-mig-1g5gb-19-2")
-    known.set_claim(versioned(first))
-    assert chosen(known, claim("second")) != ("node-h", ["gpu-0-mig-1g5gb-19-2"])
-
-
 def test_idle_slices_are_in_nobody_s_way() -> None:
     known = cluster("node-a")
     idle = tuple(IdleInstance(Placement(start, 1), "other", 19) for start in range(7))
     known.set_mignode(mignode("node-a", gpu(idle=idle)))
     assert chosen(known, claim("c", request("r", "mig-7g.40gb")))[1] == ["gpu-0-mig-7g40gb-0-0"]
-
-
-def test_nobody_is_tried_again_because_an_idle_slice_came_or_went() -> None:
-    fleet = cluster("node-a").fleet
-    taken = gpu(instances=(instance("1g.5gb", 2),))
-    for idle in ((SMALL,), ()):
-        assert not fleet.set_inventory(inventory("node-a", gpu(idle=idle)))
-        assert fleet.has_idle == bool(idle)
-    fleet.set_inventory(inventory("node-a", taken))
-    assert fleet.set_inventory(inventory("node-a", gpu(idle=(SMALL,)))), "it made room"
-
-
-def test_what_if_a_claim_ended_its_idle_neighbour_counts_too() -> None:
-    known = world()
-    holder = allocated(claim("h", request("r", "mig-7g.40gb")), "node-a", "gpu-0-mig-7g40gb-0-0")
-    known.set_claim(versioned(holder))
-    known.set_mignode(mignode("node-a", gpu(0, "node-a", idle=(SMALL,))))
-    assert not known.fleet.has_idle, "the claim lies on it"
-    assert known.fleet.without(["uid-h"]).has_idle
-
-
-def test_filled_gpus_show_no_idle_slice_where_an_instance_lies() -> None:
-    known = cluster("node-a")
-    shown = filled(0, 2)
-    known.set_mignode(mignode("node-a", gpu(instances=shown.instances, idle=(SMALL,))))
-    [state] = known.fleet.nodes["node-a"].gpus
-    assert state.idle == ()

@@ -19,7 +19,7 @@ from dra.common.resources import Obj
 from dra.gpu.inventory import ClaimRef
 from tests.controller.allocator.devices.test_single import clusters
 from tests.controller.helpers.deciding import plan, problem
-from tests.controller.helpers.objects import claim, cluster, request
+from tests.controller.helpers.objects import claim, request
 
 PARENT = "mig.dra.dev/parentUUID"
 UUID = "device.attributes['mig.dra.dev'].uuid"
@@ -126,29 +126,3 @@ def test_decisions_on_a_supposed_fleet_are_those_of_such_a_fleet(
         found = problem(known, body)
         assert answers(found, known, view) == answers(found, known, fresh)
     assert books(fleet) == before
-
-
-def test_a_supposed_fleet_may_hold_what_the_live_one_does_not() -> None:
-    known = cluster("node-a", "node-b")
-    wanted = problem(known, ASKED["large"])
-    first = Allocator(known.fleet, known.hosts).decide(wanted)
-    assert first is not None
-    view = known.fleet.without((), holding=[held(first, 1, known.driver)])
-    second = Allocator(known.fleet, known.hosts).on(view).decide(wanted)
-    assert second is not None
-    assert second.node != first.node
-    more = view.without((), holding=[held(second, 2, known.driver)])
-    assert Allocator(known.fleet, known.hosts).on(more).decide(wanted) is None
-    freed = more.without({"uid-1"})
-    assert Allocator(known.fleet, known.hosts).on(freed).decide(wanted) == first
-    assert not known.fleet.counts("uid-1")
-
-
-def test_only_the_gpus_in_question_are_made_anew() -> None:
-    known = cluster(*(f"node-{number}" for number in range(8)))
-    decision = Allocator(known.fleet, known.hosts).decide(problem(known, ASKED["large"]))
-    assert decision is not None
-    known.fleet.hold(*held(decision, 1, known.driver))
-    view = known.fleet.without({"uid-1"})
-    anew = {name for name, node in view.nodes.items() if node is not known.fleet.nodes[name]}
-    assert anew == {decision.node}

@@ -7,19 +7,10 @@ from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.objects import (
     device_class,
     gpu,
-    instance,
     mignode,
     request,
     versioned,
 )
-
-
-def test_classes_follow_the_hardware_and_are_written_once() -> None:
-    bench = Bench("node-a")
-    assert {"mig.dra.dev", "gpu.dra.dev", "mig-1g.5gb", "mig-1g.5gb.me"} <= bench.classes()
-    bench.cluster.set_mignode(mignode("node-a", gpu(0, instances=(instance("1g.5gb", 0),))))
-    bench.run(seconds=100)
-    assert bench.api.writes == []
 
 
 def test_a_class_of_the_same_name_that_is_not_ours_is_left_alone_and_told() -> None:

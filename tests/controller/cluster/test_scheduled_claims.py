@@ -10,11 +10,9 @@ import pytest
 
 from dra.claims.allocation import node_label
 from dra.common.resources import RESOURCE_CLAIMS, Obj
-from dra.kube.errors import UnavailableError
 from tests.controller.helpers.bench import Bench
-from tests.controller.helpers.fakeapi import once, own_allocation
-from tests.controller.helpers.objects import DRIVER, allocated, claim, versioned
-from tests.controller.helpers.stored import Stored
+from tests.controller.helpers.fakeapi import own_allocation
+from tests.controller.helpers.objects import DRIVER, allocated, claim
 
 LABEL = node_label(DRIVER)
 DEVICE = "gpu-0-mig-1g5gb-19-4"
@@ -109,18 +107,3 @@ def test_one_that_moves_names_its_new_node() -> None:
     bench.claim(moved)
     bench.run()
     assert label_of(bench) == "node-b"
-
-
-def test_a_write_that_failed_is_made_again() -> None:
-    bench = Bench("node-a")
-    bench.api.refuse = once(CLAIM, UnavailableError("no answer"))
-    bench.claim(scheduled())
-    bench.run()
-    bench.run(seconds=60)
-    assert label_of(bench) == "node-a"
-
-
-def test_of_the_labels_of_a_claim_the_mirror_keeps_that_one() -> None:
-    body = versioned(scheduled())
-    body["metadata"]["labels"] = {LABEL: "node-a", "team": "a"}
-    assert Stored(RESOURCE_CLAIMS)(body)["metadata"]["labels"] == {LABEL: "node-a"}

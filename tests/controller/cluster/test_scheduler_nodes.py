@@ -45,15 +45,3 @@ def test_a_pod_for_which_our_nodes_have_no_room_is_told_of_the_others(full: Gpu)
     (message,) = (text for _, about, _, text in bench.recorder.events if about == "p")
     assert "theirs: kube-scheduler allocates its GPUs" in message
     assert "allocation" not in bench.api.get(RESOURCE_CLAIMS, "c").get("status", {})
-
-
-def test_a_node_that_changes_hands_is_counted_once() -> None:
-    bench = Bench("node-a")
-    fleet = bench.cluster.fleet
-    bench.cluster.set_mignode(mignode("node-a", allocator=AllocatorKind.SCHEDULER))
-    assert (set(fleet.nodes), fleet.schedulers) == ({"node-a"}, {"node-a"})
-    bench.cluster.set_mignode(mignode("node-a"))
-    assert (set(fleet.nodes), fleet.schedulers) == ({"node-a"}, set())
-    bench.cluster.set_mignode(mignode("node-a", allocator=AllocatorKind.SCHEDULER))
-    bench.cluster.remove_mignode("node-a")
-    assert (set(fleet.nodes), fleet.schedulers) == (set(), set())

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from unittest.mock import Mock
-
 import pytest
 
-from dra.claims.classes import generated_classes
 from dra.common.resources import DEVICE_CLASSES, MIG_NODES, Obj
 from dra.gpu.inventory import AllocatorKind
 from tests.controller.helpers.bench import Bench
@@ -131,27 +128,12 @@ def test_a_class_that_was_there_first_keeps_its_pods() -> None:
     assert carried(bench) == NAME, "it has given the name up"
 
 
-def test_without_a_node_for_kube_scheduler_nothing_is_said_of_others() -> None:
-    bench = Bench("node-a")
-    bench.cluster.set_class(versioned(foreign()))
-    bench.run()
-    assert bench.recorder.reasons("mig-1g.5gb") == []
-
-
 def test_a_class_of_a_generated_name_that_is_not_ours_is_not_spoken_of_twice(
     bench: Bench,
 ) -> None:
     bench.cluster.set_class(versioned(foreign(name="mig-1g.5gb")))
     bench.run()
     assert bench.recorder.reasons("mig-1g.5gb") == ["DeviceClassConflict"]
-
-
-def test_our_own_writes_have_all_classes_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    compared = Mock(side_effect=generated_classes)
-    monkeypatch.setattr("controller.keep.classes.generated_classes", compared)
-    bench = Bench("node-a")
-    assert len(bench.classes()) > 10
-    assert compared.call_count <= 3, "the first time, with the node, and after the writes"
 
 
 def test_a_class_that_somebody_makes_while_ours_is_to_be_written_stays_theirs() -> None:

@@ -43,13 +43,6 @@ def test_claims_get_the_ready_slices_and_no_more() -> None:
     assert ask(bench, "more", "mig-1g.5gb") == []
 
 
-def test_a_round_size_gets_the_smallest_ready_slice_that_does_it() -> None:
-    bench = Bench("node-a")
-    bench.cluster.set_mignode(mignode("node-a", declared()))
-    assert ask(bench, "c", "mig-min-10gb") == ["gpu-0-mig-2g10gb-14-0"]
-    assert ask(bench, "d", "mig-min-10gb") == ["gpu-0-mig-3g20gb-9-4"]
-
-
 def test_what_no_slice_is_waits_or_gets_a_gpu_that_is_cut_on_demand() -> None:
     bench = Bench("node-a")
     bench.cluster.set_mignode(mignode("node-a", declared()))

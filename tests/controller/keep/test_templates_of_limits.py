@@ -6,7 +6,6 @@ import pytest
 
 from dra.common.resources import DEVICE_CLASSES
 from dra.kube.errors import ForbiddenError, InvalidError, KubeError
-from dra.limits.rewriting import template
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.fakeapi import once
 from tests.controller.helpers.limit_templates import (
@@ -16,7 +15,6 @@ from tests.controller.helpers.limit_templates import (
     of_classes,
     waiting,
 )
-from tests.controller.helpers.objects import DRIVER
 
 
 def test_a_namespace_that_opts_in_gets_one_for_each_profile() -> None:
@@ -61,16 +59,6 @@ def test_what_a_pod_waits_for_is_made_if_it_is_one_of_ours(name: str, *, expecte
     assert (name in made(bench)) is expected
 
 
-def test_it_is_made_where_the_namespace_opts_in_after_the_pod() -> None:
-    bench = Bench("node-a")
-    bench.pod(waiting("p", "nvidia.com-gpumem-8000"))
-    bench.run()
-    assert made(bench) == set()
-    bench.cluster.set_namespace(namespace())
-    bench.run()
-    assert "nvidia.com-gpumem-8000" in made(bench)
-
-
 def test_one_that_somebody_deletes_is_made_again() -> None:
     bench = Bench("node-a")
     bench.cluster.set_namespace(namespace())
@@ -81,14 +69,6 @@ def test_one_that_somebody_deletes_is_made_again() -> None:
         bench.cluster.templates.remove(("default", name))
     bench.run()
     assert {"nvidia.com-gpumem-8000", "nvidia.com-mig-1g.5gb"} <= made(bench)
-
-
-def test_one_that_is_there_is_not_written() -> None:
-    bench = Bench("node-a")
-    bench.cluster.templates.set(template("nvidia.com-mig-1g.5gb", "default", driver=DRIVER))
-    bench.cluster.set_namespace(namespace())
-    bench.run()
-    assert made(bench) == of_classes(bench) - {"nvidia.com-mig-1g.5gb"}
 
 
 def test_a_refusal_is_tried_again_after_a_pause_and_keeps_no_other_away() -> None:

@@ -69,37 +69,6 @@ def test_a_pod_whose_containers_get_no_device_is_told_so_once_it_has_one() -> No
     assert "container 'main' gets no device of claim 'd': the claim has no request" in told[3]
 
 
-def test_a_claim_that_a_pod_has_under_two_names_is_allocated_and_freed_once() -> None:
-    bench = Bench("node-a")
-    bench.claim(claim("c"))
-    names = [{"name": n, "resourceClaimName": "c"} for n in ("one", "two")]
-    bench.pod(pod("p", resourceClaims=names))
-    bench.run()
-    assert len(bench.devices("c")) == 1
-    bench.delete_pod("p")
-    bench.run()
-    assert bench.devices("c") == []
-    assert bench.cluster.hosts.used("node-a") == {}
-
-
-def test_results_come_in_the_order_of_the_requests() -> None:
-    bench = Bench("node-a")
-    bench.serve("p", "c", request("b", "mig-1g.5gb"), request("a", "mig-3g.20gb"))
-    assert [d.partition("-mig-")[2].split("-")[0] for d in bench.devices("c")] == [
-        "1g5gb",
-        "3g20gb",
-    ]
-
-
-@pytest.mark.parametrize("spec", [{"phase": "Running"}, {"phase": "Succeeded"}])
-def test_pods_that_are_past_waiting_are_left_alone(spec: Obj) -> None:
-    bench = Bench("node-a")
-    bench.claim(claim("c"))
-    bench.pod({**pod("p", "c"), "status": spec})
-    bench.run()
-    assert bench.api.writes == []
-
-
 def of_template() -> Obj:
     """A pod whose claim is to be made from a template, and is not named in its status yet."""
     body = pod("p")
@@ -130,16 +99,6 @@ def test_a_claim_made_for_a_pod_is_allocated_before_the_status_of_the_pod_names_
     bench.run()
     assert bench.devices("p-s-x") == [device]
     assert bench.api.writes == ["resourceclaims", STATUS]
-
-
-@pytest.mark.parametrize("other", [{"uid": "earlier"}, {"entry": "another"}, {"entry": ""}])
-def test_a_claim_made_for_something_else_is_not_taken_for_that_of_a_pod(other: Obj) -> None:
-    bench = Bench("node-a")
-    bench.pod(of_template())
-    bench.claim(made_from_template(**other))
-    bench.run()
-    assert bench.cluster.pods["default", "p"].claims == {"s": None}
-    assert bench.api.writes == []
 
 
 def test_of_two_claims_made_for_a_pod_the_one_counts_that_its_status_names() -> None:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
 from collections.abc import Iterator
 
 import pytest
 
-from controller.leader.mirrors import Inbox
 from dra.common.program import Format, configure
-from dra.common.resources import NODES
 from dra.kube.reflector import Change
 
 
@@ -62,20 +59,3 @@ def test_a_line_for_machines_is_one_object(capsys: pytest.CaptureFixture[str]) -
 
 def node(name: str) -> Change:
     return Change("added", None, {"metadata": {"name": name}})
-
-
-def test_changes_are_taken_in_their_order_and_once() -> None:
-    inbox = Inbox()
-    changes = [(NODES, node(name)) for name in "abc"]
-    for resource, change in changes:
-        inbox.put(resource, change)
-    assert inbox.take() == changes
-    assert inbox.take() == []
-
-
-def test_waiting_ends_with_a_change_and_with_a_call() -> None:
-    inbox = Inbox()
-    threading.Timer(0.05, inbox.put, (NODES, node("a"))).start()
-    assert [c for _, c in inbox.take(threading.TIMEOUT_MAX)] == [node("a")]
-    inbox.wake()
-    assert inbox.take(threading.TIMEOUT_MAX) == []

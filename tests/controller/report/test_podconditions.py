@@ -49,15 +49,6 @@ def test_a_pod_that_waits_says_why_and_then_that_it_no_longer_does() -> None:
     assert writes(bench) == 2
 
 
-def test_a_short_wait_is_not_worth_a_write() -> None:
-    bench = waiting()
-    bench.delete_pod("holder")
-    bench.run(seconds=1.0)
-    bench.run(seconds=60.0)
-    assert bench.devices("c0")
-    assert writes(bench) == 0
-
-
 def test_other_details_are_said_seldom_and_another_reason_at_once() -> None:
     bench = waiting()
     bench.run(seconds=2.0)
@@ -78,28 +69,6 @@ def test_other_details_are_said_seldom_and_another_reason_at_once() -> None:
     bench.run(seconds=2.0)
     assert bench.condition("p0")["reason"] == "NoSuchDeviceClass"
     assert writes(bench) == 3
-
-
-def test_many_pods_are_written_to_one_after_the_other() -> None:
-    bench = waiting(pods=30)
-    bench.run(seconds=2.0)
-    assert writes(bench) == 1
-    for _ in range(10):
-        bench.run(seconds=0.1)
-    assert writes(bench) == 11
-    for _ in range(60):
-        bench.run(seconds=1.0)
-    assert writes(bench) == 30
-
-
-def test_a_pod_is_told_no_earlier_because_another_is() -> None:
-    bench = waiting()
-    bench.run(seconds=1.5)
-    bench.serve("late", "late", request("r", OWN_CLASS))
-    for _ in range(4):
-        bench.run(seconds=0.5)
-        assert bool(bench.condition("late")) == (bench.time >= 1003.5)
-    assert writes(bench) == 2
 
 
 def test_a_new_leader_repeats_nothing_that_the_pod_says_already() -> None:
@@ -158,15 +127,6 @@ def test_nothing_is_written_without_leading() -> None:
     with pytest.raises(NotLeadingError):
         bench.run(seconds=2.0)
     assert writes(bench) == 0
-
-
-def test_a_pod_that_is_gone_is_forgotten() -> None:
-    bench = waiting()
-    asked: list[str] = []
-    bench.api.refuse = asked.append
-    bench.delete_pod("p0")
-    bench.run(seconds=5.0)
-    assert asked == []
 
 
 def test_thousands_of_pods_of_one_namespace_do_not_delay_the_conditions_of_another() -> None:

@@ -18,32 +18,6 @@ from tests.controller.helpers.objects import (
 STATUS = "resourceclaims/status"
 
 
-def test_a_reserved_claim_keeps_its_allocation_although_its_pod_is_unknown() -> None:
-    bench = Bench("node-a")
-    bench.serve("p", "c")
-    bench.remove_pod("p")
-    bench.run(seconds=100)
-    assert bench.devices("c")
-    bench.end_reservations()
-    bench.run()
-    assert bench.devices("c") == []
-
-
-def test_two_pods_share_a_claim_that_is_allocated_once() -> None:
-    bench = Bench("node-a")
-    bench.ask("p1", "c")
-    bench.pod(pod("p2", "c"))
-    bench.run()
-    assert bench.api.writes == ["resourceclaims", STATUS]
-    bench.delete_pod("p1")
-    bench.run(seconds=10)
-    assert bench.devices("c")
-    bench.delete_pod("p2")
-    bench.run(seconds=10)
-    assert bench.devices("c") == []
-    assert bench.finalizers("c") == []
-
-
 def test_an_ended_claim_keeps_its_place_until_the_node_shows_no_slice_of_it() -> None:
     bench = Bench("node-a")
     bench.serve("p", "c", request("r", "mig-3g.20gb"))

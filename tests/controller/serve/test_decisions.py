@@ -178,17 +178,6 @@ def test_room_that_is_made_after_a_node_was_searched_is_found(
     assert slow.bench.devices("hard")
 
 
-def test_progress_is_forgotten_with_the_pod(monkeypatch: pytest.MonkeyPatch) -> None:
-    slow = Slow(monkeypatch)
-    slow.wants("hard", *PAIR)
-    while not slow.ongoing:
-        slow.step()
-    slow.bench.delete_pod("hard")
-    slow.bench.run(seconds=1)
-    assert not slow.ongoing
-    assert not slow.bench.world.decisions.are_ongoing
-
-
 def test_of_many_hard_ones_a_few_are_worked_on_and_all_come_to_an_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

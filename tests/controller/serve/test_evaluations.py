@@ -199,18 +199,6 @@ def test_the_question_of_a_greedy_tenant_does_not_hold_up_others_who_ask_the_sam
     assert evaluator.asked.count(f"{OWN}.profile != 'x'") == 1
 
 
-def test_nothing_is_evaluated_for_pods_that_are_gone() -> None:
-    evaluator = Costing()
-    bench, asking = site(evaluator)
-    for number in range(5):
-        waits(bench, f"p{number}", f"'slow' != '{number}'")
-    bench.run()
-    for number in range(5):
-        bench.remove_pod(f"p{number}")
-    answer_all(bench, asking)
-    assert sum("slow" in text for text in evaluator.asked) <= 1
-
-
 def test_a_sandbox_that_fails_is_asked_again_after_a_pause() -> None:
     evaluator = Costing()
     bench, asking = site(evaluator)

@@ -9,7 +9,6 @@ import pytest
 
 from controller import times
 from controller.cluster.cluster import VOLUMES
-from dra.common.resources import RESOURCE_CLAIMS
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.objects import claim, device_class, pod, request
 from tests.controller.helpers.volumes import storage_class, uses, volume, volume_claim
@@ -124,15 +123,6 @@ def test_a_volume_claim_that_comes_back_in_time_keeps_the_slice() -> None:
     assert bench.devices("c"), "the time is counted anew"
 
 
-def test_a_pod_that_is_bound_keeps_its_slice() -> None:
-    bench = with_volume()
-    bench.pod(pod("p", "c", volumes=uses("data"), nodeName="node-a"))
-    volume_claim_goes(bench)
-    for _ in range(3):
-        wait(bench, times.POD_HINDERED)
-    assert bench.devices("c")
-
-
 def test_a_slice_stays_where_another_pod_may_use_it() -> None:
     bench = with_volume()
     bench.pod(pod("other", "c"))
@@ -155,24 +145,6 @@ def test_a_slice_that_is_reserved_for_somebody_unknown_stays() -> None:
     for _ in range(3):
         wait(bench, times.POD_HINDERED)
     assert bench.devices("c")
-
-
-def test_another_claim_of_the_pod_that_is_deleted_ends_it_too() -> None:
-    bench = bench_with_volumes()
-    bench.claim(claim("c"))
-    bench.claim(claim("d"))
-    bench.pod(pod("p", "c", "d"))
-    bench.run()
-    assert bench.devices("c")
-    del bench.api.objects[RESOURCE_CLAIMS.plural, "d"]
-    bench.cluster.remove_claim(("default", "d"))
-    bench.run()
-    wait(bench, times.POD_HINDERED)
-    assert not bench.devices("c")
-    bench.claim(claim("d"))
-    bench.run()
-    assert bench.devices("c")
-    assert bench.devices("d")
 
 
 # -- claims of other drivers
@@ -203,19 +175,6 @@ def test_it_is_tried_again_after_pauses_that_double_up_to_a_bound() -> None:
         pauses.append(bench.time - began)
     rounded = [round(p, -1) for p in pauses]
     assert rounded == [30, 60, 120, 240, times.POD_HINDERED_AGAIN[1], times.POD_HINDERED_AGAIN[1]]
-
-
-def test_it_is_tried_again_at_once_when_the_other_claim_is_allocated() -> None:
-    bench = with_tape()
-    wait(bench, times.POD_HINDERED)
-    assert not bench.devices("c")
-    result = {"request": "r", "driver": "tape.example.com", "pool": "p", "device": "t"}
-    bench.change_claim("tape", allocation={"devices": {"results": [result]}})
-    bench.run()
-    assert bench.devices("c")
-    for _ in range(3):
-        wait(bench, times.POD_HINDERED)
-    assert bench.devices("c"), "nothing keeps its pod from running"
 
 
 def test_a_pod_that_is_being_bound_keeps_its_slice_as_long_as_that_may_take() -> None:

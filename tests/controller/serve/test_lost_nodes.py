@@ -78,17 +78,6 @@ def test_a_node_that_comes_back_in_time_keeps_it(happens: Callable[[Bench], None
     assert bench.node_of("c") == "node-a", "the time away is counted anew"
 
 
-@pytest.mark.parametrize("happens", [goes, is_not_ready, is_cordoned])
-def test_a_pod_that_is_bound_keeps_it(happens: Callable[[Bench], None]) -> None:
-    bench = allocated()
-    bound = pod("p", "c", nodeName="node-a")
-    bench.pod(bound)
-    happens(bench)
-    for _ in range(3):
-        bench.run(seconds=times.NODE_LOST)
-    assert bench.node_of("c") == "node-a"
-
-
 def test_a_pod_that_tolerates_the_taint_keeps_it_and_may_be_placed_there() -> None:
     bench = allocated(tolerations=[{"key": TAINT["key"], "operator": "Exists"}])
     is_not_ready(bench)
@@ -100,15 +89,6 @@ def test_a_pod_that_tolerates_the_taint_keeps_it_and_may_be_placed_there() -> No
     bench.run()
     assert bench.node_of("tolerates") == "node-a"
     assert not bench.devices("does-not")
-
-
-def test_a_claim_that_another_pod_uses_stays() -> None:
-    bench = allocated()
-    bench.pod(pod("other", "c", nodeName="node-a"))
-    goes(bench)
-    for _ in range(3):
-        bench.run(seconds=times.NODE_LOST)
-    assert bench.node_of("c") == "node-a"
 
 
 def test_a_claim_that_several_pods_wait_with_is_given_up_too() -> None:

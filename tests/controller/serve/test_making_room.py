@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from api.mignode import RoomRequest
 from controller import times
 from controller.report.metrics import ControllerMetrics
-from dra.allocator.movers import Leave, is_possible, movers_on
+from dra.allocator.movers import is_possible
 from dra.allocator.planner import find_plan
 from dra.common.resources import PODS, RESOURCE_CLAIMS, Obj
 from dra.kube.errors import ForbiddenError, KubeError, UnavailableError
@@ -308,15 +308,6 @@ def test_it_ends_where_more_have_to_move_than_were_left() -> None:
     assert room.held() == []
 
 
-def test_it_ends_where_more_would_have_to_move_than_the_administrator_saw() -> None:
-    room = crowded()
-    room.runs("b2", "1g.5gb", "node-b", 1)
-    room.wish("big", "node-b", moves=1)
-    room.wait()
-    assert room.seen == []
-    assert room.told("big", "RoomNotMade")
-
-
 @pytest.mark.parametrize("lasts", [False, True], ids=["replaced too late", "does not end"])
 def test_it_ends_where_the_moved_pod_is_not_replaced_or_does_not_end(*, lasts: bool) -> None:
     room = crowded()
@@ -436,19 +427,6 @@ def test_a_plan_is_not_followed_once_others_took_what_it_supposes() -> None:
     taken = instance("1g.5gb", 3, uid="u")
     cluster.set_mignode(mignode("node-a", gpu(0, instances=(taken,)), gpu(1)))
     assert not is_possible(found, cluster.fleet)
-
-
-def test_a_claim_that_outlives_its_pod_for_a_moment_is_leaving() -> None:
-    room = Room("node-a")
-    owner = {"kind": "Pod", "name": "a", "uid": "uid-a", "controller": True}
-    body = allocated(claim("a", request("r", "mig-1g.5gb")), "node-a", "gpu-0-mig-1g5gb-19-0")
-    body["metadata"]["ownerReferences"] = [owner]
-    room.bench.cluster.set_claim(room.bench.api.put(RESOURCE_CLAIMS, body))
-    cluster = room.bench.cluster
-    known = cluster.claims["default", "a"].claim
-    [state] = cluster.fleet.nodes["node-a"].gpus
-    [mover] = movers_on(state, lambda _: (known, []), DRIVER, Leave(lambda _: False))
-    assert mover.is_leaving
 
 
 def test_by_itself_it_moves_nobody_on_other_nodes() -> None:

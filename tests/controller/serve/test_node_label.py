@@ -28,17 +28,6 @@ def test_it_comes_with_the_finalizer_and_costs_no_write() -> None:
     assert bench.api.writes == [CLAIM, STATUS]
 
 
-def test_where_the_finalizer_was_there_it_follows_the_allocation_at_once() -> None:
-    bench = Bench("node-a", finalizer_at_creation=True)
-    body = claim("c")
-    body["metadata"]["finalizers"] = [FINALIZER]
-    bench.claim(body)
-    bench.pod(pod("p", "c"))
-    bench.run()
-    assert bench.api.get(RESOURCE_CLAIMS, "c")["metadata"]["labels"] == {LABEL: "node-a"}
-    assert bench.api.writes == [STATUS, CLAIM]
-
-
 def with_finalizers(bench: Bench, *names: str) -> None:
     """Pods whose claims had their finalizer when they were made."""
     for name in names:

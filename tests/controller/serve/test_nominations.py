@@ -78,39 +78,6 @@ def test_it_is_told_again_ever_more_seldom_while_it_waits() -> None:
     assert told(made, seconds=1) == TOLD
 
 
-def test_what_the_watch_says_of_the_nomination_does_not_begin_it_anew() -> None:
-    made = site()
-    body = ask(made)
-    assert told(made) == TOLD
-    for status in ({"nominatedNodeName": "a"}, {}):
-        made.cluster.set_pod(versioned({**body, "status": {"phase": "Pending", **status}}))
-        assert told(made, seconds=2 * times.SCHEDULER_PREEMPTS) == []
-
-
-@pytest.mark.parametrize(
-    ("filled", "spec"),
-    [
-        ("2", {}),
-        ("2", {"priority": 0}),
-        ("4", {"schedulingGates": [{"name": "other.example/gate"}]}),
-    ],
-)
-def test_nobody_is_told_where_nobody_has_to_end(filled: str, spec: Obj) -> None:
-    made = site(filled=filled)
-    ask(made, **spec)
-    assert told(made, seconds=2 * times.NOMINATION_AGAIN[0]) == []
-
-
-@pytest.mark.parametrize("status", [{"nominatedNodeName": "a"}, None])
-def test_a_pod_that_is_nominated_or_bound_is_left_alone(status: Obj | None) -> None:
-    made = site()
-    body = ask(made)
-    if status is None:
-        body = {**body, "spec": {**body["spec"], "nodeName": "a"}}
-    made.cluster.set_pod(versioned({**body, "status": {"phase": "Pending", **(status or {})}}))
-    assert told(made, seconds=2 * times.NOMINATION_AGAIN[0]) == []
-
-
 def test_a_pod_that_was_bound_meanwhile_is_not_nominated() -> None:
     made = site()
     body = ask(made)

@@ -199,13 +199,6 @@ def test_it_is_not_told_of_what_the_claim_has_no_more_or_was_given(shown: dict[s
     assert marks(bench) == 0
 
 
-def test_nobody_else_is_told_of_a_node_that_a_pod_is_not_on() -> None:
-    bench = bound()
-    tells(bench, failed=FIRST, passing=True, node="node-b")
-    tells(bench, resumed=FIRST, node="node-b")
-    assert marks(bench) == 0
-
-
 @pytest.mark.parametrize("phase", ["Running", "Succeeded"])
 def test_a_pod_that_was_started_is_left_alone(phase: str) -> None:
     bench = bound(phase=phase)
@@ -246,12 +239,3 @@ def test_the_next_leader_neither_repeats_a_mark_nor_follows_it_too_soon() -> Non
     assert marks(new) == 0
     new.run(seconds=times.PREPARE_AGAIN[0])
     assert (marks(new), mark(new)) == (1, SECOND)
-
-
-def test_nodes_whose_gpus_the_scheduler_allocates_are_heard_too() -> None:
-    bench = bound()
-    said = to_mignode(replace(inventory("node-a"), resumed=FIRST))
-    said["spec"]["allocator"] = "scheduler"
-    bench.cluster.set_mignode(versioned(said))
-    bench.run()
-    assert marks(bench) == 1

@@ -307,20 +307,6 @@ def test_own_nodes_and_those_of_kube_scheduler_serve_pods_side_by_side() -> None
     assert "kube-scheduler allocates" in str(free.bench.recorder.events[-1])
 
 
-def test_what_kube_scheduler_allocated_is_never_given_back_by_us() -> None:
-    site = Site("theirs", own=("ours",), finalizer_at_creation=True)
-    site.ask("p", "7g.40gb", nodeSelector={"only": "theirs"})
-    site.bench.cluster.set_node(node("theirs", labels={"only": "theirs"}))
-    site.watch()
-    _, claims = site.scheduler.schedule("p")
-    for each in claims:
-        each["metadata"]["finalizers"] = [FINALIZER, *each["metadata"]["finalizers"]]
-        site.bench.claim(each)
-    for _ in range(20):
-        site.bench.run(seconds=60)
-    assert site.bench.devices("p-0"), "unbound for twenty minutes"
-
-
 def test_a_few_pods_without_room_are_sent_where_an_autoscaler_has_to_see_them() -> None:
     site = Site("a", autoscaler=True)
     site.ask("large", "7g.40gb")

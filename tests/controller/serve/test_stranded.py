@@ -63,15 +63,6 @@ def test_a_claim_that_nobody_holds_is_placed_on_another_node() -> None:
     assert any(WHY in message for *_, message in bench.recorder.events)
 
 
-def test_where_there_is_no_other_node_it_waits_and_is_no_hot_loop() -> None:
-    bench = Bench("node-a")
-    bench.pod(pod("p", "c"))
-    bench.claim(failed())
-    bench.run(seconds=4)
-    assert node_of(bench) == ""
-    assert len(bench.api.writes) == 1
-
-
 def test_what_kube_scheduler_allocated_stays_where_it_is() -> None:
     bench = Bench("node-a", "node-b")
     bench.pod(pod("p", "c"))

@@ -81,21 +81,6 @@ def test_nor_is_it_for_a_pod_that_cannot_run_and_whose_claim_another_may_use(ben
     assert add(bench, "other", cpu="2")
 
 
-def test_a_pod_that_is_bound_is_charged_for_good(bench: Bench) -> None:
-    assert add(bench, "p", cpu="7")
-    bench.run(seconds=times.CHARGED)
-    bench.bind("p", "node-a")
-    bench.run(seconds=10 * times.CHARGED)
-    assert not add(bench, "other", cpu="2")
-
-
-def test_room_is_kept_for_a_pod_while_kube_scheduler_ends_others_for_it(bench: Bench) -> None:
-    assert add(bench, "p", cpu="7")
-    bench.pod({**bench.api.get(PODS, "p"), "status": {"nominatedNodeName": "node-a"}})
-    bench.run(seconds=2 * times.CHARGED)
-    assert not add(bench, "other", cpu="2")
-
-
 @pytest.mark.parametrize(
     "spec",
     [{}, {"schedulerName": "nobody"}, {"schedulingGates": [{"name": "example.com/mine"}]}],
@@ -151,11 +136,3 @@ def test_a_pod_for_which_kube_scheduler_makes_room_may_take_longer(bench: Bench)
     bench.run(seconds=1.0)
     bench.run(seconds=1.0)
     assert not bench.devices("p")
-
-
-def test_whoever_is_bound_in_time_keeps_what_it_has(bench: Bench) -> None:
-    assert add(bench, "p")
-    bench.run(seconds=times.POD_NOT_BOUND - 1)
-    bench.bind("p", "node-a")
-    bench.run(seconds=10 * times.POD_NOT_BOUND)
-    assert bench.devices("p")

@@ -2,36 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.objects import (
     claim,
     pod,
     versioned,
 )
-
-
-@pytest.mark.parametrize("first", [True, False])
-def test_an_allocation_that_is_taken_back_goes_to_another_node(first: bool) -> None:  # noqa: FBT001
-    bench = Bench("node-a", "node-b")
-    bench.serve("p", "c")
-    assert bench.node_of("c") == "node-a"
-    if not first:  # the same a second time: now both nodes are out
-        bench.change_claim("c", allocation=None)
-        bench.run()
-        assert bench.node_of("c") == "node-b"
-        bench.change_claim("c", allocation=None)
-        bench.run()
-        assert bench.devices("c") == []
-        assert "took an allocation there back" in bench.recorder.events[-1][3]
-        bench.run(seconds=5.1)
-        assert bench.devices("c")
-        return
-    bench.change_claim("c", allocation=None)
-    bench.run()
-    assert bench.node_of("c") == "node-b"
-    assert "AllocationTakenBack" in bench.recorder.reasons("c")
 
 
 def test_all_claims_of_a_pod_move_when_one_is_taken_back() -> None:

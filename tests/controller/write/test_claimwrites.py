@@ -7,7 +7,7 @@ import copy
 import pytest
 
 from dra.common.resources import RESOURCE_CLAIMS
-from dra.kube.errors import ConflictError, ForbiddenError, InvalidError, KubeError, UnavailableError
+from dra.kube.errors import ForbiddenError, InvalidError, KubeError, UnavailableError
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.desk import at_desk, settle
 from tests.controller.helpers.fakeapi import once
@@ -41,43 +41,6 @@ def test_claims_that_are_not_ours_are_never_written() -> None:
     bench.run(seconds=100)
     assert bench.api.writes == ["pods/status"]
     assert bench.condition("mixed")["reason"] == "MixedDrivers"
-
-
-def test_an_old_state_that_arrives_late_is_ignored() -> None:
-    bench = Bench("node-a")
-    bench.serve("p", "c")
-    late = copy.deepcopy(bench.api.get(RESOURCE_CLAIMS, "c"))
-    late["metadata"]["resourceVersion"] = str(int(late["metadata"]["resourceVersion"]) - 1)
-    del late["status"]  # the answer to the finalizer, which the watch brings last
-    bench.cluster.set_claim(late)
-    bench.run()
-    assert bench.recorder.reasons("p") == ["Allocated"]
-    assert bench.cluster.claims["default", "c"].claim.allocation is not None
-
-
-@pytest.mark.parametrize("written", [True, False])
-@pytest.mark.parametrize(
-    "error", [UnavailableError("no answer"), ConflictError("with itself", status=409)]
-)
-def test_a_write_of_unknown_outcome_keeps_its_place_until_the_truth_is_known(
-    written: bool,  # noqa: FBT001
-    error: KubeError,
-) -> None:
-    bench = Bench("node-a")
-    bench.ask("p", "c", request("r", "mig-7g.40gb"))
-    silence = once(STATUS, error)
-    if written:
-        bench.api.lost = silence
-    else:
-        bench.api.refuse = silence
-    bench.run()
-    bench.serve("q", "d", request("r", "mig-7g.40gb"))
-    assert bench.devices("d") == []
-    if written:
-        bench.cluster.set_claim(bench.api.get(RESOURCE_CLAIMS, "c"))
-    bench.run(seconds=1)
-    assert bench.devices("c") == ["gpu-0-mig-7g40gb-0-0"]
-    assert bench.devices("d") == []
 
 
 def test_a_write_that_may_have_been_made_counts_although_the_same_is_refused_later() -> None:

@@ -8,35 +8,10 @@ from typing import Any
 
 from controller.write.in_flight import LIMIT, Senders
 from dra.common.resources import Obj
-from tests.controller.helpers.desk import at_desk, settle, wants, watch
-from tests.controller.helpers.objects import FINALIZER, claim, pod
+from tests.controller.helpers.desk import at_desk, settle, wants
 from tests.helpers.waiting import PATIENCE
 
 STATUS = "resourceclaims/status"
-
-
-def test_a_gate_is_lifted_with_the_last_allocation_and_once() -> None:
-    bench, desk = at_desk("node-a")
-    for name in ("one", "two"):
-        bench.claim(claim(name))
-    bench.pod(pod("p", "one", "two", schedulingGates=[{"name": FINALIZER}]))
-    bench.run()
-    for name in ("one", "two"):
-        watch(bench, name)
-    bench.run()
-    settle(bench, desk)
-    assert bench.api.writes == ["resourceclaims", STATUS, "resourceclaims", STATUS, "pods"]
-    assert desk.sent == 1
-
-
-def test_a_pod_is_charged_to_its_node_as_soon_as_that_is_decided() -> None:
-    bench, desk = at_desk()
-    for name in ("node-a", "node-b"):
-        bench.add_node(name, cpu="1")
-    for name in ("c", "d"):
-        bench.ask(name, name, cpu="700m")
-    settle(bench, desk)
-    assert {bench.node_of("c"), bench.node_of("d")} == {"node-a", "node-b"}
 
 
 def test_no_more_is_decided_than_can_soon_be_written() -> None:

@@ -48,18 +48,6 @@ def test_nothing_more_is_written_when_leadership_is_lost_between_two_requests() 
     assert bench.api.writes == ["resourceclaims"]
 
 
-def test_an_allocation_that_is_taken_back_before_it_is_answered_goes_elsewhere() -> None:
-    bench, desk = at_desk("node-a", "node-b")
-    wants(bench, "c")
-    bench.run()
-    desk.work_off()
-    watch(bench, "c")
-    bench.change_claim("c", allocation=None)
-    settle(bench, desk)
-    assert bench.node_of("c") == "node-b"
-    assert bench.recorder.reasons("c").count("AllocationTakenBack") == 1
-
-
 def test_a_deallocation_of_ours_that_is_watched_before_it_is_answered_is_nobodys_refusal() -> None:
     bench, desk = served_half()
     bench.run(seconds=1)

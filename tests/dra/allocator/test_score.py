@@ -1,14 +1,11 @@
 from __future__ import annotations
 
-import math
 import random
 import tracemalloc
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dra.allocator import moves
 from dra.allocator.moves import Move, MoveTable, TooManyStatesError
@@ -22,7 +19,6 @@ from dra.allocator.score import (
     Situation,
     Weights,
     best_fit,
-    poisson_tail,
     scarcity_weights,
     spread,
     sws,
@@ -152,88 +148,6 @@ def test_a_slice_that_only_an_unwanted_profile_can_use_is_waste() -> None:
 PARTS = {"1g.5gb": 60, "1g.10gb": 60, "2g.10gb": 60}
 """Requests by profile; nobody asks for a whole GPU."""
 
-WHOLES = {"7g.40gb": 160, "4g.20gb": 26, "3g.20gb": 12, "2g.10gb": 8}
-HALF_LEFT = {
-    "of no use to 4g.20gb": usage((5, 0, 4)),
-    "the place of 4g.20gb": usage((9, 4, 4)),
-}
-TWO_LEFT = usage((9, 0, 4), (14, 4, 2))
-"""Slices 6 and 7 are free."""
-
-CHOSEN: dict[str, tuple[list[Usage], dict[str, int], str, tuple[int, set[int]]]] = {
-    "a GPU that is in use is filled before another is begun": (
-        [EMPTY, usage((19, 6, 1)), EMPTY],
-        {},
-        "1g.5gb",
-        (1, {4, 5}),
-    ),
-    "0 to 3 is where 4g.20gb must go, and beside 6 slice 7 would be lost": (
-        [EMPTY],
-        {},
-        "1g.5gb",
-        (0, {4, 5}),
-    ),
-    "4g.20gb stays possible beside it, which can stand only at 0": (
-        [EMPTY],
-        {},
-        "3g.20gb",
-        (0, {4}),
-    ),
-    "1g.10gb may come and use what is left above it": ([EMPTY] * 8, {}, "2g.10gb", (0, {4})),
-    "nobody asks for 1g.10gb, so that the last slice would be lost": (
-        [EMPTY] * 8,
-        {"1g.5gb": 50, "2g.10gb": 50, "3g.20gb": 50, "7g.40gb": 50},
-        "2g.10gb",
-        (0, {0, 2}),
-    ),
-    "with no demand for whole GPUs, another is begun rather than a slice lost": (
-        [TWO_LEFT, *[EMPTY] * 8],
-        PARTS,
-        "1g.5gb",
-        (1, {4, 5, 6}),
-    ),
-    "with demand for whole GPUs, a slice is lost rather than a whole one": (
-        [TWO_LEFT, *[EMPTY] * 8],
-        {**PARTS, "7g.40gb": 180},
-        "1g.5gb",
-        (0, {6}),
-    ),
-    "a slice that seldom anybody could use is lost rather than a GPU begun": (
-        [TWO_LEFT, *[EMPTY] * 8],
-        {"1g.5gb": 160, "1g.10gb": 8},
-        "1g.5gb",
-        (0, {6}),
-    ),
-    "2g.10gb spoils a half that few ask for, not the place of 4g.20gb, nor a whole GPU": (
-        [*HALF_LEFT.values(), *[EMPTY] * 8],
-        WHOLES,
-        "2g.10gb",
-        (0, {4}),
-    ),
-    "of the last GPUs none is begun, because whole ones would fill them": (
-        [usage((5, 0, 4), (14, 4, 2)), EMPTY],
-        {"1g.5gb": 100, "7g.40gb": 100},
-        "1g.5gb",
-        (0, {6}),
-    ),
-}
-"""By the reason: the GPUs, requests before, the profile, and the GPU and starts that are chosen."""
-
-
-@pytest.mark.parametrize("why", CHOSEN)
-def test_what_is_chosen_by_default(why: str) -> None:
-    gpus, before, name, (gpu, starts) = CHOSEN[why]
-    index, placement = choose(sws, gpus, name, before)
-    assert (index, placement.start in starts) == (gpu, True), f"{placement}: {why}"
-
-
-def test_seven_small_slices_share_one_gpu_and_leave_the_other_whole() -> None:
-    gpus = [EMPTY, EMPTY]
-    for _ in range(7):
-        index, placement = choose(sws, gpus, "1g.5gb")
-        gpus[index] = A100.add(gpus[index], Occupant(placement, 19))
-    assert sorted(u.mask.bit_count() for u in gpus) == [0, 7]
-
 
 def test_policies_choose_the_gpu_their_names_promise() -> None:
     gpus = [usage((19, 6, 1)), EMPTY, usage((9, 4, 4))]
@@ -284,15 +198,6 @@ def test_demand_starts_uniform_over_sizes_and_learns() -> None:
     assert sum(after.values()) == pytest.approx(1.0)
 
 
-def test_old_demand_fades() -> None:
-    demand = Demand(memory=10)
-    for name in ("7g.40gb", "1g.5gb"):
-        for _ in range(40):
-            demand.observe(name)
-    shares = dict(zip((p.name for p in A100.profiles), demand.shares(A100), strict=True))
-    assert shares["1g.5gb"] > 3 * shares["7g.40gb"]
-
-
 def test_among_equals_sws_takes_the_gpu_with_more_instances() -> None:
     move = Move(Placement(0, 1), 19, EMPTY, (0,), {(1,): 0}, 8)
     few, many = (Situation(EMPTY, n, Weights((1.0,), (1,))) for n in (1, 4))
@@ -319,14 +224,6 @@ def test_a_census_forgets_what_is_taken_away() -> None:
     census.add(usage((9, 4, 4)), count=-1)
     assert census.gpus == 0
     assert set(census.feasible) == {0}
-
-
-@given(mean=st.floats(0.01, 400), least=st.integers(0, 600))
-def test_the_poisson_tail_is_the_sum_of_its_terms(mean: float, least: int) -> None:
-    exact = 1.0 - math.fsum(
-        math.exp(k * math.log(mean) - mean - math.lgamma(k + 1)) for k in range(least)
-    )
-    assert poisson_tail(mean, least) == pytest.approx(exact, abs=1e-9)
 
 
 @pytest.mark.parametrize("geometry", [A100, THIRDS], ids=["a100", "thirds"])

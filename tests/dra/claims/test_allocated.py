@@ -106,10 +106,3 @@ def test_fields_that_are_null_or_missing_are_none(
     found = read_claim(as_read({**claim([]), "status": status}))
     assert (found.allocation is not None, len(found.reserved_for)) == (allocated, reserved)
     assert (found.ref.uid, found.deleting) == ("u", False)
-
-
-def test_a_claim_that_is_being_deleted_says_so() -> None:
-    body = claim([])
-    body["metadata"] |= {"deletionTimestamp": "2026-01-01T00:00:00Z", "creationTimestamp": "then"}
-    found = read_claim(as_read(body))
-    assert (found.deleting, found.created) == (True, "then")

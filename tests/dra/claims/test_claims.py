@@ -11,14 +11,9 @@ from dra.claims.allocation import (
     write_allocation,
 )
 from dra.claims.claims import (
-    Consumer,
-    Request,
     claim_names,
-    class_config,
-    class_selectors,
     read_claim,
 )
-from dra.gpu.inventory import ClaimRef
 
 DEVICE = AllocatedDevice("r0", "mig.dra.dev", "node-a", "gpu-0-mig-1g5gb-19-4")
 
@@ -53,31 +48,6 @@ def claim(**changes: Any) -> dict[str, Any]:
         },
         **changes,
     }
-
-
-def test_a_claim_reads_as_its_requests_and_owner() -> None:
-    value = read_claim(claim())
-    assert value.ref == ClaimRef("default", "c", "u-1")
-    assert value.requests == (Request("r0", "mig-1g.5gb", ("true",), 2),)
-    assert value.owner_pod_uid == "p-1"
-    assert value.allocation is None
-    assert not value.deleting
-
-
-def test_an_allocated_claim_reads_with_its_node_and_consumers() -> None:
-    status = {
-        "allocation": write_allocation([DEVICE], "node-a", timestamp="2026-01-01T00:00:00Z"),
-        "reservedFor": [{"resource": "pods", "name": "p", "uid": "p-1"}],
-    }
-    value = read_claim(claim(status=status))
-    of_class = replace(DEVICE, class_name="mig-1g.5gb")
-    assert value.allocation == Allocation((of_class,), "node-a")
-    assert value.reserved_for == (Consumer("pods", "p", "p-1"),)
-
-
-def test_an_empty_allocation_is_still_an_allocation() -> None:
-    value = read_claim(claim(status={"allocation": {}}))
-    assert value.allocation == Allocation(())
 
 
 def test_what_we_cannot_allocate_says_why() -> None:
@@ -131,12 +101,6 @@ def test_configuration_may_name_the_alternative_that_was_chosen() -> None:
         ("FromClaim", ["r0/small"]),
         ("FromClaim", ["r0"]),
     ]
-
-
-def test_a_selector_of_an_unknown_kind_matches_nothing() -> None:
-    assert class_selectors({"spec": {"selectors": [{"regex": {}}]}}) == ("false",)
-    assert class_selectors({"spec": {}}) == ()
-    assert class_config({"spec": {"config": [{"opaque": {}}]}}) == ({"opaque": {}},)
 
 
 def test_an_allocation_names_one_node_and_carries_its_time() -> None:

@@ -9,8 +9,7 @@ import pytest
 from api.config import GpuConfig, MigDeviceConfig
 from api.config import decode as decoded
 from dra.allocator.problem import Problem, examine
-from dra.claims.allocation import read_allocation
-from dra.claims.claims import Use, crowded, read_requests
+from dra.claims.claims import read_requests
 from dra.claims.reader import Fault, Reader
 from dra.claims.requests import requested_settings
 from dra.claims.sharing import (
@@ -258,28 +257,3 @@ def test_a_configuration_is_decoded_once_whatever_number_of_requests_it_concerns
     monkeypatch.setattr("api.config.decode", decode)
     assert isinstance(found_for(classes(), many_choices(32)), Problem)
     assert 0 < len(asked) <= 5 * 32
-
-
-def test_a_message_names_a_few_of_a_thousand_requests() -> None:
-    told = crowded("main", [Use(f"c{n}", f"r{m}") for n in range(64) for m in range(32)])
-    assert "c0/r0, c0/r1" in told
-    assert "and 2042 more" in told
-    assert len(told) < 500
-
-
-def test_limits_of_shares_are_decoded_once_for_all_results(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked: list[object] = []
-
-    def decode(parameters: object) -> MigDeviceConfig | GpuConfig:
-        asked.append(parameters)
-        return decoded(parameters)
-
-    monkeypatch.setattr("api.config.decode", decode)
-    given = {"driver": DRIVER, "pool": "p", "request": "r"}
-    results = [{**given, "device": f"gpu-{n}"} for n in range(32)]
-    entries = [part(GPU, cores=30), *(config(GPU, "wrong") for _ in range(31))]
-    found = read_allocation({"devices": {"results": results, "config": entries}})
-    assert [device.ask.cores for device in found.devices] == [30] * 32
-    assert len(asked) == 32

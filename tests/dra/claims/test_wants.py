@@ -23,16 +23,6 @@ from tests.controller.helpers.objects import (
 from tests.dra.claims.wanted import CLASSES, opaque, refused, wanted
 
 
-def test_a_want_carries_the_selectors_of_class_and_request() -> None:
-    own = "device.attributes['mig.dra.dev'].architecture == 'Ampere'"
-    found = wanted(claim("c", request("r", "mig-1g.5gb", own, count=2)))
-    (want,) = found.wants
-    assert (want.request, want.class_name, want.count) == ("r", "mig-1g.5gb", 2)
-    assert len(want.expressions) == 2
-    assert "1g.5gb" in want.expressions[0]
-    assert want.expressions[1] == own
-
-
 @pytest.mark.parametrize(
     ("bad", "told"),
     [
@@ -166,32 +156,6 @@ def test_an_unknown_field_of_an_opaque_config_is_named_with_its_path() -> None:
     found = refused(claim("c", request("r", "bad")), bad)
     assert "DeviceClass 'bad' config[0]" in found.message
     assert "placement.policy" in found.message
-
-
-def test_the_claim_has_the_last_word_on_the_policy() -> None:
-    spread = device_class("mine", f"device.driver == '{DRIVER}'", config=[opaque(policy="spread")])
-    assert wanted(claim("c")).wants[0].policy == "sws"
-    assert wanted(claim("c", request("r", "mine")), spread).wants[0].policy == "spread"
-    overruled = claim("c", request("r", "mine"), config=[opaque(policy="best-fit")])
-    found = wanted(overruled, spread)
-    assert found.wants[0].policy == "best-fit"
-    assert [e["source"] for e in found.config(["r"])] == ["FromClass", "FromClaim"]
-
-
-def test_a_claim_that_names_its_node_policy_keeps_the_rest_of_its_class() -> None:
-    config = opaque(policy="best-fit", nodes={"policy": "binpack", "by": ["cpu"]})
-    mine = device_class("mine", f"device.driver == '{DRIVER}'", config=[config])
-    (plain,) = wanted(claim("c", request("r", "mine")), mine).wants
-    assert (plain.policy, plain.nodes.policy, plain.nodes.by) == ("best-fit", "binpack", ("cpu",))
-    for policy in ("none", "spread"):
-        own = opaque(nodes={"policy": policy})
-        (want,) = wanted(claim("c", request("r", "mine"), config=[own]), mine).wants
-        assert (want.policy, want.nodes.policy) == ("best-fit", policy)
-
-
-def test_configs_of_other_drivers_are_not_read() -> None:
-    foreign = {"opaque": {"driver": "gpu.nvidia.com", "parameters": {"kind": "Whatever"}}}
-    assert wanted(claim("c", config=[foreign])).wants[0].policy == "sws"
 
 
 def test_a_generated_class_selects_one_profile_and_names_its_extended_resource() -> None:

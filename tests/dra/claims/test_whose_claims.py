@@ -9,20 +9,11 @@ from dra.cel.offers import UnansweredError
 from dra.cel.questions import Answer
 from dra.cel.selectors import Selectors
 from dra.claims.claims import read_claim
-from dra.claims.classes import generated_label, meant_ours, read_class
+from dra.claims.classes import generated_label, read_class
 from dra.claims.reader import Reader
 from dra.claims.reasons import Obstacle, Reason
 from tests.controller.helpers.objects import DRIVER, claim, device_class, request, versioned
 from tests.dra.claims.wanted import CLASSES, read, refused, wanted
-
-
-@pytest.mark.parametrize("name", ["other", "lookalike", "does-not-exist"])
-def test_claims_for_others_are_none_of_our_business(name: str) -> None:
-    assert read(claim("c", request("r", name))) is None
-
-
-def test_a_class_that_names_our_driver_is_ours() -> None:
-    assert wanted(claim("c", request("r", "handmade"))).wants
 
 
 @pytest.mark.parametrize(
@@ -162,15 +153,6 @@ def test_a_class_called_like_a_generated_one_is_missed_and_the_nearest_named(
         f"DeviceClass {name!r} does not exist; did you mean {nearest!r}? kubectl get "
         "deviceclasses lists all"
     )
-
-
-def test_a_class_to_which_none_is_near_is_missed_without_one() -> None:
-    found = refused(claim("c", request("r", "mig-1g.5")))
-    assert found.message == (
-        "DeviceClass 'mig-1g.5' does not exist; kubectl get deviceclasses lists all"
-    )
-    assert not meant_ours("mig-1c.3g.20gb")
-    assert not meant_ours("mig-min-80gb-mine")
 
 
 def test_a_claim_that_mixes_drivers_is_left_alone_and_told_so() -> None:

@@ -55,10 +55,6 @@ def test_versions_are_ordered_by_the_rules_of_semver() -> None:
     assert len(set(orders)) == len(orders)
 
 
-def test_the_build_part_does_not_count() -> None:
-    assert parse_semver("1.2.3+build.7") == parse_semver("1.2.3")
-
-
 @pytest.mark.parametrize("text", ["1", "1.2", "v1.2.3", "01.2.3", "1.2.3-01", "1.2.3.4", ""])
 def test_what_is_no_version_is_refused(text: str) -> None:
     with pytest.raises(SemverError):

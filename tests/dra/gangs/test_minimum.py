@@ -8,10 +8,9 @@ import pytest
 from msgspec import Raw
 from msgspec.json import encode
 
-from dra.common.resources import Obj, Resource
+from dra.common.resources import Obj
 from dra.gangs.membership import (
     COSCHEDULING,
-    KINDS,
     KOORDINATOR,
     KUBERNETES,
     MOST_PODS,
@@ -23,7 +22,6 @@ from dra.gangs.membership import (
     Unclear,
     find_minimum,
     keep_pod_group,
-    kind_of,
     read_membership,
     read_pod_group,
 )
@@ -51,10 +49,6 @@ def known(kind: GroupKind, *objects: Obj) -> PodGroups:
     for obj in objects:
         groups.set(read_pod_group(kind, keep_pod_group(Raw(encode(obj)))))
     return groups
-
-
-def test_the_number_that_all_pods_state_counts() -> None:
-    assert find_minimum(LABELLED, {"3"}, PodGroups()) == 3
 
 
 @pytest.mark.parametrize(
@@ -134,10 +128,3 @@ def test_an_object_counts_until_it_is_gone() -> None:
     assert find_minimum(BY_OBJECT, (), groups) == 2
     groups.remove(KUBERNETES, "team", "g")
     assert isinstance(find_minimum(BY_OBJECT, (), groups), Unclear)
-
-
-def test_kinds_are_known_by_group_and_plural_in_each_version() -> None:
-    for kind in KINDS:
-        for version in kind.versions:
-            assert kind_of(kind.at_version(version)) is kind
-    assert kind_of(Resource("", "v1", "pods", "Pod", namespaced=True)) is None

@@ -60,14 +60,6 @@ def test_what_is_wrong_is_said(labels: dict[str, str], text: str) -> None:
     assert text in choose(labels, KNOWN, driver="mig.dra.dev").problem
 
 
-def test_without_a_default_class_the_usual_is_done() -> None:
-    known = Classes({}, {"all": ALL}, {})
-    assert choose({}, known, driver="mig.dra.dev") == Choice("on-demand")
-    assert choose({CONFIG: "all"}, known, driver="mig.dra.dev").entries == ALL
-    broken = Classes({}, {}, {"default": "default.yaml: no"})
-    assert choose({}, broken, driver="mig.dra.dev").problem == "default.yaml: no"
-
-
 def test_of_several_entries_about_a_gpu_the_last_counts() -> None:
     first = LayoutEntry(mig_enabled=True, counts=(("1g.5gb", 7),))
     second = LayoutEntry(mig_enabled=False, filters=(DeviceFilter(5),), indexes=(1,))

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from dra.gpu.geometry import (
     EMPTY,
-    Counts,
     Geometry,
     Occupant,
     Placement,
@@ -27,18 +26,6 @@ def occupy(geometry: Geometry, *wanted: tuple[str, int]) -> list[Occupant]:
         assert profile is not None
         made.append(Occupant(Placement(start, profile.memory_slices), profile.id))
     return made
-
-
-def test_an_empty_a100_offers_every_placement_that_nvml_lists() -> None:
-    assert A100.placeable(EMPTY) == {
-        "1g.5gb": 7,
-        "1g.5gb+me": 7,
-        "1g.10gb": 4,
-        "2g.10gb": 3,
-        "3g.20gb": 2,
-        "4g.20gb": 1,
-        "7g.40gb": 1,
-    }
 
 
 def fill(geometry: Geometry, usage: Usage, profiles: Sequence[Profile]) -> int:
@@ -90,39 +77,10 @@ def test_every_kind_of_engine_limits(engine: str) -> None:
     assert geometry.free_placements(geometry.usage(occupy(geometry, ("1g.1gb", 0))), half) == ()
 
 
-def test_media_extensions_exist_once_a_gpu() -> None:
-    usage = A100.usage(occupy(A100, ("1g.5gb+me", 6)))
-    placeable = A100.placeable(usage)
-    assert placeable["1g.5gb+me"] == 0
-    assert placeable["1g.5gb"] == 6
-
-
-def test_engines_limit_a_gpu_whose_slots_are_free() -> None:
-    usage = THIRDS.usage(occupy(THIRDS, ("1x.3gb+gfx", 0)))
-    gfx = THIRDS.by_name("1x.3gb+gfx")
-    plain = THIRDS.by_name("1x.3gb")
-    assert gfx is not None
-    assert plain is not None
-    assert THIRDS.free_placements(usage, gfx) == ()
-    assert THIRDS.free_placements(usage, plain) == (Placement(3, 3), Placement(6, 3))
-
-
-def test_size_of_the_gpu_follows_from_its_profiles() -> None:
-    assert (A100.memory_slices, A100.compute_slices) == (8, 7)
-    assert (THIRDS.memory_slices, THIRDS.compute_slices) == (9, 3)
-    assert A100.totals == Counts(7, decoders=5, jpeg_engines=1, ofa_engines=1)
-
-
 def test_a_foreign_instance_of_unknown_profile_holds_its_slots() -> None:
     usage = A100.usage([Occupant(Placement(4, 4))])
     assert A100.placeable(usage)["3g.20gb"] == 1
     assert A100.placeable(usage)["7g.40gb"] == 0
-
-
-def test_placements_that_have_a_memory_slice_in_common_overlap() -> None:
-    occupants = occupy(A100, ("1g.5gb", 0), ("1g.5gb", 3), ("1g.5gb", 4))
-    overlapping = [o for o in occupants if o.placement.overlaps(Placement(0, 4))]
-    assert overlapping == [*occupants[:2]]
 
 
 @pytest.mark.parametrize("geometry", [A100, THIRDS], ids=["a100", "thirds"])

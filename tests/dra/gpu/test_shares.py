@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 
 from dra.claims.allocation import AllocatedDevice, read_allocation, share_id, write_allocation
-from dra.gpu.mignode import from_mignode, to_mignode
 from dra.gpu.shares import Ask, Share, ShareOffer, share_of, sum_of, why_full
-from tests.controller.helpers.objects import gpu, inventory
 
 GPU_MIB = 40960
 FOUR = ShareOffer(4)
@@ -102,13 +100,3 @@ def test_what_is_written_of_a_share_is_read_again() -> None:
     }
     assert read_allocation(written).devices == (given,)
     assert share_id("u", "gpu-0") != share_id("u", "gpu-1")
-
-
-def test_a_node_says_which_gpus_are_shared() -> None:
-    found = inventory(
-        "a",
-        gpu(0, mig=False, sharing=ShareOffer(4, "mps")),
-        gpu(1, mig=False, sharing=FOUR),
-        gpu(2),
-    )
-    assert from_mignode(to_mignode(found)).gpus == found.gpus

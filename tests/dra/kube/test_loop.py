@@ -161,17 +161,3 @@ def test_wishes_while_a_turn_gathers_are_part_of_that_turn() -> None:
     loop.start()
     loop.join(PATIENCE)
     assert woken == [(1.0, False), (5.0, False)]
-
-
-def test_a_turn_that_gathers_notices_the_end() -> None:
-    ends: list[bool] = []
-
-    def turn() -> None:
-        loop.stop()
-        ends.append(loop.gather(PATIENCE))
-
-    loop = Loop("work", turn)
-    loop.start()
-    loop.join(PATIENCE)
-    assert ends == [True]
-    assert loop.problem() == ""

@@ -21,7 +21,6 @@ from dra.limits.rewriting import (
     is_template_name,
     rewritten,
     template,
-    template_name,
 )
 from dra.pods.pods import read_pod
 from tests.controller.helpers.deciding import decide
@@ -78,17 +77,6 @@ def wants(name: str) -> ClaimWants:
     found = reader.read(read_claim({"metadata": metadata, "spec": spec}))
     assert isinstance(found, ClaimWants)
     return found
-
-
-def test_a_template_of_a_profile_asks_for_its_class() -> None:
-    (want,) = wants(template_name("1g.5gb")).wants
-    assert (want.class_name, want.count) == ("mig-1g.5gb", 1)
-
-
-def test_a_template_by_memory_asks_for_any_slice_that_has_it() -> None:
-    (want,) = wants("nvidia.com-gpumem-8000").wants
-    assert want.class_name == "mig.dra.dev"
-    assert any("quantity('8000Mi')" in each for each in want.expressions)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Counter
 
 from dra.common.resources import MIG_NODES, NAMESPACES, NODES, PODS, RESOURCE_CLAIMS, Resource
 from dra.kube.http import Exchange
-from dra.monitoring.metrics import ApiRequests, CountingSink, daemon_registry, resource_of
+from dra.monitoring.metrics import ApiRequests, CountingSink, resource_of
 from dra.monitoring.probes import Probes, Pulse
 from dra.monitoring.server import AddressError, Pace, serving
 from tests.dra.kube.clocks import FakeClock
@@ -35,14 +35,6 @@ def test_the_metrics_of_its_registry_are_served_and_no_others() -> None:
         assert (status, found.value("mig_dra_tries_total")) == (200, 3)
         assert "python_info" not in found.families, "the library's own registry"
         assert get(port, "/")[0] == 404
-
-
-def test_a_daemons_registry_has_its_process_and_no_series_of_creation_times() -> None:
-    registry = daemon_registry()
-    Counter("mig_dra_tries_total", "Tries.", registry=registry).inc()
-    names = set(collected(registry).families)
-    assert {"mig_dra_tries", "process_open_fds"} <= names
-    assert [n for n in names if n.endswith("_created")] == []
 
 
 def test_a_probe_answers_with_every_problem_and_readiness_needs_life() -> None:
@@ -113,12 +105,6 @@ def test_whoever_opens_many_connections_has_few_threads_and_others_are_answered(
         assert get(port, "/healthz") == (200, "ok\n")
 
 
-@pytest.mark.parametrize("address", ["8080", "host", "127.0.0.1:70000", "::1:80", "[::1]"])
-def test_what_is_no_address_is_refused_with_the_form_of_one(address: str) -> None:
-    with pytest.raises(AddressError, match=r"give host:port"), server(address):
-        pass
-
-
 def test_a_port_that_is_taken_is_refused_with_the_address() -> None:
     with (
         server() as port,
@@ -133,12 +119,6 @@ def test_without_a_host_it_listens_on_both_families() -> None:
         assert get(port, "/healthz")[0] == 200
         if socket.has_dualstack_ipv6():
             assert get(port, "/healthz", host="[::1]")[0] == 200
-
-
-def test_without_an_address_nothing_is_served() -> None:
-    before = threading.active_count()
-    with serving("", CollectorRegistry(), Probes()):
-        assert threading.active_count() == before
 
 
 def test_a_loop_is_stuck_when_it_has_not_turned_for_too_long() -> None:

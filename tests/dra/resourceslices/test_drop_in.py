@@ -107,11 +107,6 @@ def test_an_h100_is_described_as_by_nvidias_driver() -> None:
     }
 
 
-def test_an_index_is_published_under_its_name_only() -> None:
-    own = [d for each in published(DRIVER) for d in each["spec"].get("devices", ())]
-    assert not any("index" in d["attributes"] for d in own)
-
-
 @pytest.mark.parametrize("name", ["gpu.nvidia.com", "mig.nvidia.com"])
 def test_nvidias_classes_are_made_under_its_name_only(name: str) -> None:
     assert name in classes()

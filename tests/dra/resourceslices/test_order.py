@@ -7,7 +7,7 @@ import pytest
 from dra.gpu.geometry import EMPTY, Geometry, Occupant, Profile
 from dra.resourceslices.partitions import placements_in_order, size
 from sim.nvml.products import load_product, product_names
-from tests.dra.gpus import A100, product_geometry, profile
+from tests.dra.gpus import A100, product_geometry
 
 
 def starts(geometry: Geometry, name: str) -> list[int]:
@@ -60,9 +60,3 @@ def test_small_comes_before_large_and_plain_before_variants() -> None:
         "4g.20gb",
         "7g.40gb",
     ]
-
-
-def test_a_variant_with_fewer_engines_is_no_smaller_size() -> None:
-    plain = profile("1g.24gb", 47, slices=1, memory=23600, starts=[0], size=3, decoders=1)
-    without = profile("1g.24gb-me", 5, slices=1, memory=23600, starts=[0], size=3)
-    assert sorted([without, plain], key=size) == [plain, without]

@@ -303,11 +303,6 @@ def test_gpus_in_doubt_are_tainted_or_left_out_and_made_first_where_that_is_serv
     assert found(binding=False)["gpu-1"] == {("", "")}
 
 
-def test_long_attributes_are_cut() -> None:
-    gpu = replace(sliced_gpu(0), product_name="x" * 80)
-    assert devices(layout(node_of(gpu)))[0]["attributes"]["productName"] == {"string": "x" * 64}
-
-
 def test_a_drained_gpu_is_tainted_or_left_out() -> None:
     inventory = replace(node_of(sliced_gpu(0), sliced_gpu(1)), drain=Drain(("gpu-0",)))
     tainted = offered(inventory, {}, taints=True).partitions

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dra.cel.questions import Answer, GpuIdentity, Job, Selected
+from dra.cel.questions import Answer, Job, Selected
 from dra.cel.selectors import Selectors
 from dra.sandbox import process
 from dra.sandbox.process import Sandbox, SandboxError
@@ -95,16 +95,6 @@ def test_it_answers_what_the_runtime_answers(shared: Sandbox) -> None:
     failing = Job((f"{OWN}.colour == 'x'",), (small_slice(),))
     assert shared.answer(failing).selected == direct.answer(failing).selected
     assert "colour" in shared.answer(failing).selected[0].error
-
-
-def test_gpus_are_told_apart_by_what_differs(shared: Sandbox) -> None:
-    gpus = tuple(GpuIdentity(uuid=f"GPU-{n}", pci_bus_id=f"0000:0{n}:00.0") for n in range(3))
-    for expression in (
-        f"{OWN}.parentUUID == 'GPU-1'",
-        "device.attributes['resource.kubernetes.io'].pciBusID == '0000:01:00.0'",
-    ):
-        answer = shared.answer(Job((expression,), (small_slice(), small_slice()), gpus))
-        assert answer.selected == (Selected(), Selected((0, 1)), Selected())
 
 
 def test_the_leavings_of_others_are_nobodys_fault(

@@ -114,17 +114,6 @@ def test_what_somebody_destroyed_while_the_plugin_was_away_is_not_made_again(pla
     assert not plant.prepare(ref).error, "kubelet asks for it"
 
 
-def test_what_somebody_destroyed_after_it_was_made_again_is_not_made_again(plant: Plant) -> None:
-    ref = held(plant)
-    plant = reload(plant)
-    plant.tend()
-    check_settled(plant.site, {ref: (DEVICE,)})
-    plant.site.machine.destroy_slice(0, plant.site.machine.gpu(0).gpu_instances[0].id)
-    plant.tend()
-    assert [(e.state, e.wiped) for e in entries(plant.site)] == [(State.LOST, False)]
-    assert not plant.site.machine.gpu(0).gpu_instances
-
-
 def test_nothing_is_made_for_a_claim_that_nobody_holds_or_of_which_nothing_is_known(
     plant: Plant,
 ) -> None:

@@ -156,13 +156,6 @@ def test_long_values_stay_on_one_line() -> None:
     assert b'"A=' + b"x " * 500 in render(saying("x " * 500))
 
 
-def test_what_is_said_twice_is_written_twice() -> None:
-    mounts = (Mount("/a", "/a"), Mount("/b", "/b"))  # beside that of all devices
-    data = render(with_device("d", Edits(mounts=mounts)))
-    assert data.count(b'"nosuid"') == 3
-    assert b"&" not in data
-
-
 def with_device(name: str, edits: Edits | None = None) -> Spec:
     return replace(SPEC, devices=(Device(name, edits or Edits(nodes=(NODE,))),))
 

@@ -31,15 +31,6 @@ def store(root: Path) -> SpecStore:
     return SpecStore(root, DRIVER)
 
 
-def test_a_spec_is_one_file_with_the_claims_uid_in_a_directory_that_is_made(
-    store: SpecStore, root: Path
-) -> None:
-    store.write(UID, spec())
-    assert [p.name for p in root.iterdir()] == [f"k8s.mig.dra.dev-claim_{UID}.yaml"]
-    assert yaml.safe_load(store.path(UID).read_text()) == encode(spec())
-    assert store.path(UID).stat().st_mode & 0o777 == 0o644
-
-
 def test_a_spec_that_is_there_is_not_written_again_and_another_replaces_it(
     store: SpecStore,
 ) -> None:
@@ -49,14 +40,6 @@ def test_a_spec_that_is_there_is_not_written_again_and_another_replaces_it(
     assert store.path(UID).stat().st_ino == inode
     store.write(UID, spec(1))
     assert yaml.safe_load(store.path(UID).read_text()) == encode(spec(1))
-
-
-def test_removing_twice_is_fine(store: SpecStore) -> None:
-    store.remove(UID)
-    store.write(UID, spec())
-    store.remove(UID)
-    store.remove(UID)
-    assert not store.path(UID).exists()
 
 
 @pytest.mark.parametrize(
@@ -97,10 +80,6 @@ def test_the_sweep_removes_leftovers_of_ours_and_nothing_else(store: SpecStore, 
     assert sorted(p.name for p in store.sweep({UID})) == sorted(ours)
     assert sorted(p.name for p in root.iterdir()) == sorted([*others, store.path(UID).name])
     assert store.sweep({UID}) == []
-
-
-def test_the_sweep_of_a_directory_that_is_not_there_does_nothing(store: SpecStore) -> None:
-    assert store.sweep(set()) == []
 
 
 def test_a_directory_that_cannot_be_used_is_named(store: SpecStore, root: Path) -> None:

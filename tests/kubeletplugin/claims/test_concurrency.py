@@ -103,29 +103,6 @@ def test_the_gate_makes_callers_wait_for_a_start_but_not_for_a_reason() -> None:
     assert len(changes) == 2
 
 
-def test_threads_are_used_again_and_no_more_than_work_at_once() -> None:
-    tasks, threads = claim_tasks(), list[int]()
-    for number in range(5):
-        uid = f"u{number}"
-        tasks.run(uid, "prepare", lambda: threads.append(threading.get_ident()), deadline=IN_TIME)
-    assert len(threads) == 5
-    assert len(set(threads)) == 1
-    together = threading.Barrier(3)
-    calls = [
-        threading.Thread(
-            target=tasks.run,
-            args=(f"u{number}", "prepare", lambda: together.wait(PATIENCE)),
-            kwargs={"deadline": IN_TIME},
-        )
-        for number in range(3)
-    ]
-    for call in calls:
-        call.start()
-    for call in calls:
-        call.join(PATIENCE)
-    assert not together.broken
-
-
 PASSES = BusyError("being removed", passing=True)
 LASTS = BusyError("held")
 NVML_PASSES = InUseError("nvmlGpuInstanceDestroy", 19)

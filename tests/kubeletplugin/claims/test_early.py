@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from dra.claims.allocation import node_label
-from dra.common.resources import RESOURCE_CLAIMS
 from dra.gpu.inventory import ClaimRef
 from kubeletplugin.claims import early
 from kubeletplugin.journal.entries import State
@@ -56,21 +54,6 @@ def test_a_claim_that_was_allocated_while_the_plugin_was_away_is_made_when_it_st
     ref = rig.claim(DEVICE, expected=True)
     rig.start()
     wait_for("the slice", lambda: made_ahead(rig, ref))
-
-
-def test_what_is_prepared_is_left_alone(rig: Rig) -> None:
-    ref = rig.claim(DEVICE)
-    rig.prepared(ref)
-    before, entries = rig.mutations(), rig.journal()
-    pod = {"resource": "pods", "name": "p", "uid": "u"}
-    rig.set_status(ref, reservedFor=[pod])
-    labels = {node_label(DRIVER): rig.node}
-    rig.api.patch(RESOURCE_CLAIMS, ref.name, {"metadata": {"labels": labels}}, namespace="default")
-    ahead(rig, BESIDE)
-    rig.set_status(ref, reservedFor=None)
-    ahead(rig, ELSEWHERE)  # by then that was seen
-    assert entries[0] in rig.journal()
-    assert rig.mutations()[: len(before)] == before
 
 
 def test_nothing_is_made_by_a_label_alone(rig: Rig) -> None:
@@ -299,19 +282,6 @@ def test_a_call_that_may_have_found_no_plugin_is_to_be_repeated_after_the_regist
     rig.daemon.early.expect(rig.claim("gpu-1-mig-1g5gb-19-0"), ("gpu-1-mig-1g5gb-19-0",))
     outcomes.registered()
     assert outcomes.resumed
-
-
-def test_before_kubelet_has_registered_the_plugin_no_slice_is_overdue() -> None:
-    overdue = Overdue()
-    overdue.outcomes.registered_at = None
-    for overdue.clock.at in (0, 5, 2 * LONGEST_OVERDUE_SECONDS):
-        assert overdue.shown(("a", True, 0)) == OVERDUE_SECONDS
-    assert overdue.told == []
-    overdue.outcomes.registered_at = overdue.clock.at
-    assert overdue.shown(("a", True, 0)) == OVERDUE_SECONDS
-    overdue.clock.at += OVERDUE_SECONDS
-    overdue.shown(("a", True, 0))
-    assert overdue.told == [(overdue.clock.at, "a")]
 
 
 def test_while_kubelet_goes_on_asking_a_slice_is_overdue_later_but_not_for_ever() -> None:

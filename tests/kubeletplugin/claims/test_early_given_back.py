@@ -93,20 +93,6 @@ def test_a_slice_that_was_made_ahead_outlives_a_restart_and_is_given_back_after_
     assert rig.clean()
 
 
-def test_what_the_janitor_finds_gone_counts_for_its_namespace_too(rig: Rig) -> None:
-    """The watch may miss the end of a claim."""
-    ref = ahead(rig, DEVICE)
-    assert rig.daemon is not None
-    assert rig.daemon.claim_watch is not None
-    rig.daemon.claim_watch.stop()
-    rig.set_status(ref, reservedFor=None)
-    rig.delete_claim(ref)
-    rig.daemon.janitor.tend(everything=True)
-    wait_for("its end", lambda: given_back(rig, ref))
-    wait_for("the count", lambda: acted(rig, "returned") == 1)
-    assert acted(rig, "collected") == 0
-
-
 # -- what fails
 
 

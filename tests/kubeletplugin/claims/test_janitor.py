@@ -13,7 +13,7 @@ from dra.gpu.inventory import ClaimRef
 from kubeletplugin.claims import janitor
 from kubeletplugin.claims.lookup import ClaimFate
 from kubeletplugin.errors import BusyError, HostError, StartingError
-from kubeletplugin.journal.entries import ARRIVING, HELD, LEAVING, Entry, State
+from kubeletplugin.journal.entries import ARRIVING, HELD, Entry, State
 from kubeletplugin.telemetry.observer import Action
 from tests.helpers.waiting import PATIENCE
 from tests.kubeletplugin.claims.janitorbench import UID, Bench
@@ -76,31 +76,7 @@ def test_others_are_served_while_a_claim_takes_long_and_its_own_calls_join(
     assert (bench.finished, joined.is_set()) == (["a"], True)
 
 
-@pytest.mark.parametrize("fate", ClaimFate)
-@pytest.mark.parametrize("state", sorted(LEAVING))
-def test_what_is_on_its_way_out_is_removed_whatever_became_of_the_claim(
-    bench: Bench, state: State, fate: ClaimFate
-) -> None:
-    bench.made("a", state, ci_id=None)
-    bench.fate = fate
-    bench.janitor.recover()
-    assert (bench.places(), bench.finished, bench.acts.seen) == ([], [], [])
-    assert not bench.cut_short
-
-
 # -- the spec that claims have in common
-
-
-@pytest.mark.parametrize("state", State)
-def test_it_stays_at_the_end_of_a_run_while_there_is_a_claim(bench: Bench, state: State) -> None:
-    bench.settled()
-    entry = bench.entry("a", state=state)
-    bench.journal.put(entry)
-    bench.janitor.leave()
-    assert bench.specs.has_common
-    bench.journal.remove(entry)
-    bench.janitor.leave()
-    assert not bench.specs.has_common
 
 
 def test_it_stays_while_something_may_be_missing_from_the_journal(bench: Bench) -> None:
@@ -182,14 +158,6 @@ def test_a_held_slice_is_prepared_while_it_is_there_and_else_lost(
     )
 
 
-@pytest.mark.parametrize("state", [s for s in State if s not in HELD])
-def test_what_is_not_held_is_not_compared(bench: Bench, state: State) -> None:
-    entry = bench.made("a", state)
-    bench.machine.destroy_slice(0, entry.gi_id or 0)
-    assert not bench.janitor.check(UID)
-    assert bench.journal.entries() == (entry,)
-
-
 @pytest.mark.parametrize("wiped", [False, True])
 def test_what_a_reset_took_is_told_from_what_somebody_took(
     bench: Bench,
@@ -225,15 +193,6 @@ def test_what_cannot_be_looked_at_is_neither_there_nor_lost(
     assert bench.journal.entries() == (gone, unseen)
     if case == "GPU that does not answer":
         assert bench.unit.lock.try_enter(), "the GPU's lock is free again"
-
-
-def test_a_claim_that_lost_one_of_two_has_no_spec(bench: Bench) -> None:
-    bench.made("a", State.PREPARED, total=2)
-    gone = bench.made("a", State.PREPARED, ELSEWHERE, total=2)
-    bench.machine.destroy_slice(0, gone.gi_id or 0)
-    bench.specs.files = {UID: ["x", "y"]}
-    assert bench.janitor.check(UID)
-    assert (bench.states(), bench.specs.files) == ([State.PREPARED, State.LOST], {})
 
 
 @HERE_AND_GONE

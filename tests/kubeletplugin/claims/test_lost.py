@@ -64,14 +64,6 @@ def test_a_lost_slice_is_made_again_at_its_place_when_the_pod_starts_again(rig: 
     assert condition["status"] == "True"
 
 
-def test_a_lost_slice_is_unprepared_without_touching_anything(rig: Rig) -> None:
-    ref = vanish(rig)
-    before = rig.mutations()
-    assert rig.unprepare(ref) == ""
-    assert rig.clean()
-    assert rig.mutations() == before
-
-
 @pytest.mark.every_variant
 def test_after_a_reset_slices_come_back_when_kubelet_asks_each_with_its_own_numbers(
     rig: Rig,
@@ -90,17 +82,6 @@ def test_after_a_reset_slices_come_back_when_kubelet_asks_each_with_its_own_numb
         rig.spec(ref)["devices"][0]["containerEdits"]["deviceNodes"] for ref in (first, second)
     ]
     assert specs[0] != specs[1]
-
-
-def test_a_spec_that_somebody_removed_is_written_again(rig: Rig) -> None:
-    ref = rig.claim(SLICE)
-    rig.prepared(ref)
-    before = rig.spec(ref), rig.common()
-    for path in rig.roots.cdi.iterdir():
-        path.unlink()
-    rig.roots.cdi.rmdir()
-    look(rig)
-    assert (rig.spec(ref), rig.common()) == before
 
 
 def listening(rig: Rig) -> set[str]:

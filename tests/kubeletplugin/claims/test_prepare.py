@@ -15,7 +15,6 @@ from msgspec.structs import replace
 
 from api.kubelet.dra.v1beta1 import api_pb2 as v1beta1
 from api.kubelet.dra.v1beta1 import api_pb2_grpc as v1beta1_grpc
-from dra.common.resources import RESOURCE_CLAIMS
 from dra.gpu.mignode import from_mignode
 from kubeletplugin.journal.entries import State
 from sim.nvml.faults import Fault
@@ -125,11 +124,6 @@ def test_preparing_again_changes_nothing_and_answers_the_same(rig: Rig) -> None:
     assert (rig.roots.state / "journal.json").stat().st_ino == journal
 
 
-def test_unprepare_of_a_claim_that_was_never_prepared_succeeds(rig: Rig) -> None:
-    assert rig.unprepare(rig.claim(ONE_G_AT_4)) == ""
-    assert rig.mutations() == []
-
-
 def test_unprepare_needs_no_api_server_and_no_claim(rig: Rig) -> None:
     ref = rig.claim(ONE_G_AT_4)
     rig.prepared(ref)
@@ -222,20 +216,6 @@ def test_a_claim_with_slices_on_two_gpus_gets_both_in_one_spec(rig: Rig) -> None
     assert rig.unprepare(ref) == ""
     assert rig.clean() or {e.suspect for e in rig.journal()} == {True}
     wait_for("what a GPU kept", rig.clean)
-
-
-def test_kubelet_is_told_the_request_without_its_subrequest(rig: Rig) -> None:
-    result = {"request": "r0/small", "driver": DRIVER, "pool": rig.node, "device": ONE_G_AT_4}
-    ref = rig.claim(allocated=False)
-    claim = rig.api.get(RESOURCE_CLAIMS, ref.name, namespace="default")
-    rig.delete_claim(ref)
-    alternatives = {"name": "small", "deviceClassName": "mig.dra.dev"}
-    claim["spec"]["devices"]["requests"] = [{"name": "r0", "firstAvailable": [alternatives]}]
-    claim["metadata"] = {"name": ref.name, "namespace": "default"}
-    uid = rig.api.create(RESOURCE_CLAIMS, claim)["metadata"]["uid"]
-    ref = type(ref)("default", ref.name, uid)
-    rig.allocate(ref, [result])
-    assert list(rig.prepare(ref).devices[0].request_names) == ["r0"]
 
 
 def test_several_claims_of_one_call_are_answered_each_for_itself(rig: Rig) -> None:

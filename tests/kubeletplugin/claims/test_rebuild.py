@@ -84,16 +84,6 @@ def test_what_the_generation_before_did_not_know_is_found_again(rig: Rig) -> Non
     )
 
 
-def test_a_foreign_instance_is_not_adopted_where_no_claim_was_given_its_place(rig: Rig) -> None:
-    rig.stop()
-    rig.machine.create_slice(0, "1g.5gb", start=4)
-    claim = rig.claim("gpu-0-mig-1g5gb-19-0")
-    reserve(rig, claim)
-    rig.start()
-    assert rig.journal() == ()
-    assert rig.mutations() == []
-
-
 def test_an_instance_made_where_a_claim_waits_for_its_own_is_not_adopted_at_the_next_start(
     rig: Rig,
 ) -> None:
@@ -114,15 +104,6 @@ def test_a_change_from_an_entry_that_is_no_longer_so_is_not_made(tmp_path: Path)
     assert not journal.alter(old, old.at(State.LOST))
     assert journal.alter(old.at(State.PREPARED), old.at(State.LOST))
     assert [e.state for e in journal.entries()] == [State.LOST]
-
-
-def test_one_entry_takes_the_place_of_another_in_one_write(tmp_path: Path) -> None:
-    writes: list[int] = []
-    journal = Journal(tmp_path / "journal.json", on_change=lambda: writes.append(1))
-    journal.put(entry("u1"))
-    journal.exchange(entry("u1"), entry("u2"))
-    assert [e.claim.uid for e in Journal(tmp_path / "journal.json").entries()] == ["u2"]
-    assert len(writes) == 2
 
 
 SECOND = "gpu-1-mig-2g10gb-14-0"

@@ -192,15 +192,6 @@ SLICE = "gpu-0-mig-1g5gb-19-4"
 DESTROYS = "nvmlGpuInstanceDestroy"
 
 
-def test_within_a_call_it_is_waited_for(rig: Rig) -> None:
-    rig.machine.configure(variants=Variants(instance_lingers=1))
-    ref = rig.claim(SLICE)
-    rig.prepared(ref)
-    assert rig.unprepare(ref) == ""
-    assert rig.clean()
-    assert rig.mutations().count(DESTROYS) == 2
-
-
 @pytest.mark.usefixtures("short_patience")
 def test_for_longer_it_is_unavailable_and_removed_later(rig: Rig) -> None:
     rig.machine.configure(variants=Variants(instance_lingers=5))
@@ -209,16 +200,3 @@ def test_for_longer_it_is_unavailable_and_removed_later(rig: Rig) -> None:
     assert rig.unprepare(ref) == "", "the pod ends"
     wait_for("the janitor", rig.clean)
     assert rig.mutations().count(DESTROYS) == 6
-
-
-def test_what_is_kept_for_other_claims_goes_with_the_program_all_the_same(rig: Rig) -> None:
-    rig.stop()
-    rig.idle_seconds = 3600.0
-    rig.machine.configure(variants=Variants(instance_lingers=2))
-    rig.start()
-    ref = rig.claim(SLICE, "gpu-0-mig-1g5gb-19-5")
-    rig.prepared(ref)
-    assert rig.unprepare(ref) == ""
-    assert len(rig.machine.gpu(0).gpu_instances) == 2, "they are kept"
-    rig.stop()
-    assert rig.clean()

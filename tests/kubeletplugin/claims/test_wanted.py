@@ -7,12 +7,11 @@ from dataclasses import replace
 import pytest
 
 from dra.claims.allocation import AllocatedDevice
-from dra.claims.reasons import NodeReason
 from dra.gpu.geometry import Geometry, Placement, Profile
 from dra.gpu.inventory import ClaimRef, GpuReason
 from kubeletplugin.claims.wanted import intent
-from kubeletplugin.errors import DeviceError, ModeError
-from kubeletplugin.gpus.gpu import Conflict, GpuUnit
+from kubeletplugin.errors import DeviceError
+from kubeletplugin.gpus.gpu import GpuUnit
 from kubeletplugin.gpus.hardware import Hardware
 from kubeletplugin.journal.entries import Entry, State
 from kubeletplugin.nvml.gpus import Card
@@ -70,13 +69,6 @@ def test_a_slice_is_its_profile_and_placement_on_its_gpu() -> None:
         profile="3g.20gb",
         placement=Placement(4, 4),
     )
-
-
-def test_a_whole_gpu_has_neither_profile_nor_placement() -> None:
-    unit, entry = wanted(given("gpu-1"), Node(CARD, WHOLE))
-    assert unit.uuid == entry.gpu == "GPU-b"
-    assert (entry.profile, entry.profile_id, entry.placement) == ("", None, None)
-    assert not entry.view
 
 
 @pytest.mark.parametrize(
@@ -140,15 +132,3 @@ def test_a_profile_that_was_struck_off_is_refused_with_the_reason() -> None:
     node.found[0].strike(19, "it was not to be had")
     with pytest.raises(DeviceError, match=r"no profile 1g5gb-19 now: it was not to be had; .*s;"):
         wanted(given(GOOD), node)
-
-
-def test_without_mig_mode_no_slice_is_found() -> None:
-    with pytest.raises(ModeError, match="MIG mode"):
-        wanted(given(GOOD), Node(replace(CARD, mig_enabled=False, mig_pending=False)))
-
-
-def test_what_is_unavailable_is_found_all_the_same() -> None:
-    """A device that is prepared stays so; others are judged later, under the GPU's lock."""
-    node = Node(CARD)
-    node.found[0].conflict = Conflict(NodeReason.PAUSED, "paused")
-    assert wanted(given(GOOD), node)[1].device == GOOD

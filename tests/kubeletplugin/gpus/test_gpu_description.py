@@ -71,23 +71,6 @@ AWAY = THERE | {State.PREPARED: InstanceState.LOST}
 
 
 @pytest.mark.parametrize("state", State)
-def test_an_entry_whose_instance_is_there_is_shown_once_and_as_recorded(state: State) -> None:
-    entry = replace(ENTRY, state=state, note="why")
-    (shown,) = describe(KNOWN, [PRESENT], [entry], owners={7: entry}).instances
-    assert shown == Instance(
-        Placement(4, 1),
-        THERE[state],
-        profile_id=19,
-        profile="1g.5gb",
-        gpu_instance_id=7,
-        compute_instance_id=0,
-        uuid="MIG-u",
-        claim=ENTRY.claim,
-        message="why",
-    )
-
-
-@pytest.mark.parametrize("state", State)
 @pytest.mark.parametrize(
     ("known", "failure", "states"),
     [

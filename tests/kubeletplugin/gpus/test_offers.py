@@ -55,25 +55,6 @@ def test_what_was_struck_off_comes_back_ever_later_and_after_a_reset() -> None:
     assert unit.struck(1).endswith("in 5 s")
 
 
-def test_it_is_longest_after_many_in_a_row_and_short_again_after_a_success() -> None:
-    unit = GpuUnit(0, CARD, pcie_root="", clock=FakeClock())
-    for _ in range(20):
-        unit.strike(1, "why")
-    assert unit.struck(1).endswith("in 240 min")
-    unit.delivered(1)
-    assert unit.struck(1) == ""
-    unit.strike(1, "why")
-    assert unit.struck(1).endswith("in 5 s")
-
-
-def test_what_has_less_is_offered_with_that() -> None:
-    unit = GpuUnit(0, CARD, pcie_root="", clock=FakeClock())
-    unit.strike(2, "why", multiprocessors=20)
-    assert offered(unit) == [(1, 16), (2, 20)]
-    unit.come_back([])
-    assert offered(unit) == [(1, 16), (2, 32)]
-
-
 def made(rig: Rig) -> int:
     return rig.mutations().count(MAKES)
 

@@ -95,12 +95,6 @@ def test_a_node_that_is_not_the_world_s_brings_its_group(
     assert (node.file_mode, node.gid, edits.gids) == (mode, VIDEO_GROUP, (VIDEO_GROUP,))
 
 
-def test_root_s_own_nodes_bring_no_group(host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    show_nodes(monkeypatch, nvidia0=(0o660, 0, os.makedev(195, 0)))
-    node = gpu_node(roots(host), 0)
-    assert (node.file_mode, node.gid, node_edits([node]).gids) == (None, None, ())
-
-
 def test_a_node_that_is_not_there_gets_the_group_of_the_driver_s_parameters(host: Path) -> None:
     parameters = host / "proc/driver/nvidia/params"
     parameters.write_text(f"DeviceFileUID: 0\nDeviceFileGID: {VIDEO_GROUP}\nDeviceFileMode: 432\n")
@@ -184,13 +178,6 @@ def test_nodes_are_made_on_the_host_as_nvidias_programs_would(tmp_path: Path) ->
     assert make_nodes(host, nodes) == ""
     assert number(dev / "nvidia-caps/nvidia-cap30") == (True, 240, 30, 0o444)
     assert number(dev / "nvidia0") == (True, 195, 0, 0o600)
-
-
-def test_a_file_that_is_no_device_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "dev").mkdir()
-    (tmp_path / "dev/nvidia0").write_text("mine")
-    assert make_nodes(roots(tmp_path), [DeviceNode("/dev/nvidia0", major=195, minor=0)]) == ""
-    assert (tmp_path / "dev/nvidia0").read_text() == "mine"
 
 
 def test_a_node_says_nothing_of_users_where_nodes_can_be_made(rig: Rig, folder: Path) -> None:

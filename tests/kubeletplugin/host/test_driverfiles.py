@@ -209,19 +209,6 @@ def test_files_are_looked_for_again_only_when_a_directory_has_changed(host: Path
     assert again.common == first.common
 
 
-@pytest.mark.parametrize("steps", [("usr", "usr/local"), ("usr/local/glibc/lib64",)])
-def test_what_comes_into_a_directory_that_came_empty_is_seen(
-    tmp_path: Path, steps: tuple[str, ...]
-) -> None:
-    search = DriverSearch(roots(tmp_path))
-    for step in steps:
-        assert search.find(VERSION).cuda is None
-        (tmp_path / step).mkdir(parents=True)
-    assert search.find(VERSION).cuda is None
-    install(tmp_path, "usr/local/glibc/lib64")
-    assert search.find(VERSION).cuda is not None
-
-
 def test_files_of_another_version_than_the_driver_are_not_taken(tmp_path: Path) -> None:
     install(tmp_path)
     search = DriverSearch(roots(tmp_path))

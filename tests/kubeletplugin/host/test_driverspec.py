@@ -67,20 +67,6 @@ def test_it_has_libraries_and_control_nodes_and_opens_no_gpu(bench: Bench) -> No
     )
 
 
-def test_without_libraries_for_video_its_device_is_there_all_the_same(bench: Bench) -> None:
-    bench.spec.ensure(bench.now)
-    edits = {d["name"]: d["containerEdits"] for d in bench.written()["devices"]}
-    nothing = {"env": ["NVIDIA_VISIBLE_DEVICES=void"]}
-    assert edits == {COMPUTE: nothing, VIDEO: nothing}
-
-
-def test_what_is_there_is_not_written_again(bench: Bench) -> None:
-    bench.spec.ensure(bench.now)
-    inode = bench.store.common_path.stat().st_ino
-    bench.spec.ensure(replace(bench.now))
-    assert bench.store.common_path.stat().st_ino == inode
-
-
 @pytest.mark.parametrize("damage", ["", "{", "kind: k8s.mig.dra.dev/driver", None])
 def test_what_is_damaged_or_gone_is_written_again(bench: Bench, damage: str | None) -> None:
     bench.spec.ensure(bench.now)

@@ -52,16 +52,6 @@ def test_entries_come_back_as_they_were_written(tmp_path: Path) -> None:
     assert again.of_gpu("GPU-1") == (made, whole)
 
 
-def test_an_entry_is_replaced_by_claim_and_device_and_removed_by_them(tmp_path: Path) -> None:
-    path = tmp_path / "journal.json"
-    journal = Journal(path)
-    journal.put(entry(), entry("u2"))
-    journal.put(entry().at(State.GI_CREATED, gi_id=7))
-    journal.remove(entry("u2"), entry("unknown"))
-    [left] = Journal(path).entries()
-    assert (left.state, left.gi_id) == (State.GI_CREATED, 7)
-
-
 def test_the_generation_before_is_kept_whole(tmp_path: Path) -> None:
     path = tmp_path / "journal.json"
     journal = Journal(path)

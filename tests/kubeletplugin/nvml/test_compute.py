@@ -168,13 +168,6 @@ def test_a_gpu_instance_without_any_full_compute_instance_is_undeliverable(bench
         make(session, machine.gpu(0).uuid, double(session))
 
 
-def test_one_wrong_answer_takes_no_compute_instance_away(bench: Bench) -> None:
-    machine, session = bench(H100)
-    asks = "nvmlGpuInstanceGetComputeInstanceProfileInfoV"
-    machine.inject(Fault(id="no", function=asks, action="return", code=3, after=7))
-    assert make(session, machine.gpu(0).uuid, double(session))[0] == 26
-
-
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The enums of compute-instance profiles that are asked for from now on."""
     enums: list[int] = []
@@ -187,20 +180,6 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(pynvml, "nvmlGpuInstanceGetComputeInstanceProfileInfoV", count)
     return enums
-
-
-def test_profiles_are_asked_for_again_once_an_instance_was_refused(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    machine, session = bench(H100)
-    gpu, wanted = machine.gpu(0).uuid, double(session)
-    make(session, gpu, wanted)
-    machine.inject(Fault(id="no", function=CREATES, action="return", code=3))
-    with pytest.raises(UndeliverableError):
-        make(session, gpu, wanted)
-    enums = asked(monkeypatch)
-    assert make(session, gpu, wanted)[0] == 26
-    assert enums
 
 
 @pytest.mark.parametrize("shortage", [("multiprocessorCount", 0.5), ("memorySizeMB", 0.8)])

@@ -104,16 +104,6 @@ def test_what_keeps_slices_and_gpus_from_running_programs_is_a_reason(
     assert ("FABRIC_MODE" in known.problem[1]) == (reason == GpuReason.FABRIC_NOT_READY)
 
 
-@pytest.mark.parametrize("mode", [2, 3])
-def test_the_compute_mode_of_a_gpu_in_mig_mode_need_not_be_told(
-    machine: Machine, session: Session, mode: int
-) -> None:
-    machine.configure(variants=Variants(compute_mode="refused"))
-    machine.disturb(0, compute_mode=mode)
-    assert seen(session).card.condition.compute_mode is None
-    assert seen(session).problem == ("", "")
-
-
 @pytest.mark.parametrize("variants", [Variants(), Variants(no_fabric="refused")])
 def test_a_gpu_without_nvswitches_waits_for_no_fabric(
     machine: Machine, session: Session, variants: Variants

@@ -126,15 +126,6 @@ def test_instances_of_a_profile_that_the_bindings_do_not_know_are_seen(
     make(session, card, profile(geometry, "1g.5gb"), 0)
 
 
-def test_instances_without_compute_instance_are_seen(
-    machine: Machine, session: Session, card: Card, geometry: Geometry
-) -> None:
-    made = machine.create_slice(0, "2g.10gb", start=2, compute=False)
-    [found] = list_gpu_instances(session, card.uuid, geometry)
-    assert (found.id, found.placement) == (made.gpu_instance, Placement(2, 2))
-    assert list_compute_instances(session, card.uuid, found.id) == ()
-
-
 def test_a_destroy_that_does_nothing_is_not_believed(
     machine: Machine, session: Session, card: Card, geometry: Geometry
 ) -> None:
@@ -237,23 +228,6 @@ def test_a_gpu_is_used_though_the_driver_does_not_know_its_name(
     [card] = discover(session).cards
     assert (card.product_name, card.reason) == ("", "")
     assert card.geometry is not None
-
-
-def test_facts_are_the_same_for_gpus_of_one_product_but_for_the_identity(tmp_path: Path) -> None:
-    Machine.create(tmp_path / "hw", [GpuSpec("A30"), GpuSpec("A30")])
-    sim.nvml.install(tmp_path / "hw")
-    session = Session()
-    session.open()
-    one, other = discover(session).cards
-    session.close()
-    sim.nvml.uninstall()
-    names = [f.name for f in fields(GpuFacts)]
-    telling = [name for name in names if getattr(one, name) != getattr(other, name)]
-    assert telling == ["pci_bus_id"], (
-        f"{telling} tell which GPU it is: each GPU would be searched on its own; have them in "
-        f"dra/cel/data.py:of_gpu and in the fields that GPUs of a kind may differ in "
-        f"(dra/cel/offers.py)"
-    )
 
 
 def test_a_card_without_mig_and_one_with_mig_off_have_no_geometry(tmp_path: Path) -> None:

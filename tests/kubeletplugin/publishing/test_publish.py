@@ -50,24 +50,6 @@ def test_it_describes_the_hardware_as_nvml_does(make_rig: Callable[..., Rig], pr
     assert inventory.driver_version == rig.machine.state().driver_version
 
 
-def test_it_follows_prepare_and_unprepare_without_another_look(
-    make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(times, "POLL_SECONDS", 3600.0)
-    rig = make_rig()
-    rig.start()
-    ref = rig.claim("gpu-1-mig-2g10gb-14-2")
-    rig.prepared(ref)
-    wait_for("the slice", lambda: rig.published_slices() == [("gpu-1", "2g.10gb", 2, "prepared")])
-    [instance] = rig.mignode()["status"]["gpus"][1]["instances"]
-    made = rig.machine.gpu(1).gpu_instances[0]
-    assert instance["claim"] == {"namespace": "default", "name": ref.name, "uid": ref.uid}
-    assert instance["gpuInstanceID"] == made.id
-    assert instance["uuid"] == made.compute_instances[0].uuid
-    assert rig.unprepare(ref) == ""
-    wait_for("no slice", lambda: rig.published_slices() == [])
-
-
 def test_a_change_made_by_somebody_else_is_seen_by_the_next_look(rig: Rig) -> None:
     assert rig.daemon is not None
     made = rig.machine.create_slice(0, "3g.20gb", start=4)
@@ -78,19 +60,6 @@ def test_a_change_made_by_somebody_else_is_seen_by_the_next_look(rig: Rig) -> No
     rig.poll()
     wait_for("them", lambda: rig.mignode()["status"]["gpus"][1].get("reason") == "MIGDisabled")
     assert rig.published_slices() == []
-
-
-def test_at_rest_nothing_is_written(rig: Rig) -> None:
-    settle(rig)
-    rig.http.writes = []
-    assert rig.daemon is not None
-    publisher = rig.daemon.mignode
-    for _ in range(5):
-        rig.poll()
-        publisher.thread.notify()
-        wait_for("the wish to be taken", lambda: not publisher.thread._wake.is_set())
-    rig.stop()
-    assert rig.http.writes == []
 
 
 @pytest.mark.parametrize("sick", ["looks hang", "a check fails"])

@@ -8,7 +8,6 @@ from dra.allocator.allocate import Allocator
 from dra.allocator.problem import Problem, examine
 from dra.claims.classes import generated_classes
 from dra.claims.reader import Reader
-from dra.claims.reasons import Reason
 from dra.pods.pods import read_pod
 from tests.controller.helpers.deciding import decide, devices, why
 from tests.controller.helpers.objects import (
@@ -17,7 +16,6 @@ from tests.controller.helpers.objects import (
     claim,
     cluster,
     gpu,
-    instance,
     mignode,
     node,
     pod,
@@ -26,23 +24,6 @@ from tests.controller.helpers.objects import (
 )
 
 SAME_GPU = [{"matchAttribute": "mig.dra.dev/parentUUID"}]
-
-
-def test_a_slice_is_allocated_from_the_pool_that_the_mignode_names() -> None:
-    decision = decide(cluster("node-a"), claim("c"))
-    assert decision is not None
-    assert (decision.node, decision.pool) == ("node-a", "node-a-pool")
-    (pick,) = decision.picks
-    assert pick.gpu == "gpu-0"
-    assert pick.profile == "1g.5gb"
-    assert pick.placement is not None
-    assert pick.device == f"gpu-0-mig-1g5gb-19-{pick.placement.start}"
-
-
-def test_slices_go_where_they_cost_the_cluster_least_not_to_the_first_node() -> None:
-    known = cluster("node-a", "node-b")
-    known.set_mignode(mignode("node-b", gpu(0, "node-b", instances=(instance("1g.5gb", 6),))))
-    assert decide(known, claim("c", request("r", "mig-3g.20gb"))).node == "node-b"  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -61,38 +42,6 @@ def test_a_whole_gpu_is_allocated_where_mig_is_off_and_only_once() -> None:
     known.set_claim(versioned(allocated(versioned(claim("old", request())), "node-a", "gpu-1")))
     reason = why(known, claim("d", request("r", "gpu.dra.dev")))
     assert "gpu-1 no room for gpu (blocked by claim default/old)" in reason.message
-
-
-def test_what_claims_and_instances_hold_is_not_given_out_again() -> None:
-    known = cluster("node-a")
-    shown = gpu(0, instances=(instance("3g.20gb", 0, uid="uid-c-old"),))
-    known.set_mignode(mignode("node-a", shown))
-    assert devices(decide(known, claim("c", request("r", "mig-3g.20gb")))) == [
-        "gpu-0-mig-3g20gb-9-4"
-    ]
-    held = allocated(versioned(claim("other", request())), "node-a", "gpu-0-mig-3g20gb-9-4")
-    known.set_claim(versioned(held))
-    reason = why(known, claim("d", request("r", "mig-3g.20gb")))
-    assert reason.reason is Reason.WAITING
-    assert "no room for 3g.20gb" in reason.message
-    ended = "default/c-uid-c-old (ended, its slice is about to go)"
-    assert f"(blocked by claims {ended}, default/other)" in reason.message
-
-
-@pytest.mark.parametrize("state", ["foreign", "reclaiming", "orphan", "prepared", "preparing"])
-def test_an_instance_blocks_in_whatever_state_it_is(state: str) -> None:
-    known = cluster("node-a")
-    known.set_mignode(mignode("node-a", gpu(0, instances=(instance("7g.40gb", 0, state=state),))))
-    assert f"{state} instance at 0:8" in why(known, claim("c")).message
-
-
-def test_a_claim_and_its_own_instance_count_once() -> None:
-    known = cluster("node-a")
-    known.set_mignode(mignode("node-a", gpu(0, instances=(instance("4g.20gb", 0, uid="uid-x"),))))
-    held = allocated(versioned(claim("x", request())), "node-a", "gpu-0-mig-4g20gb-5-0")
-    known.set_claim(versioned(held))
-    decision = decide(known, claim("c", request("r", "mig-3g.20gb")))
-    assert devices(decision) == ["gpu-0-mig-3g20gb-9-4"]
 
 
 def test_claims_that_are_allocated_pin_the_node() -> None:

@@ -18,7 +18,6 @@ from tests.controller.helpers.objects import (
     device_class,
     filled,
     first_available,
-    mignode,
     opaque,
     pod,
     versioned,
@@ -26,15 +25,6 @@ from tests.controller.helpers.objects import (
 )
 
 BIG_OR_SMALL = first_available("r", ("big", "mig-3g.20gb", {}), ("small", "mig-1g.5gb", {}))
-
-
-def test_the_first_alternative_is_taken_wherever_in_the_cluster_it_fits() -> None:
-    known = cluster("node-a", "node-b")
-    known.set_mignode(mignode("node-a", filled(0, 0, 4)))
-    decision = decide(known, claim("c", BIG_OR_SMALL))
-    assert decision is not None
-    assert decision.node == "node-b"
-    assert [(p.request, p.profile) for p in decision.picks] == [("r/big", "3g.20gb")]
 
 
 def test_an_alternative_may_ask_for_several_devices_and_is_bound_by_constraints() -> None:

@@ -6,24 +6,12 @@ from dra.claims.reasons import Reason
 from tests.controller.helpers.deciding import decide, devices, why
 from tests.controller.helpers.objects import (
     claim,
-    cluster,
     gpu,
-    mignode,
     request,
     with_gpus,
 )
 
 ALL = {"allocationMode": "All"}
-
-
-def test_all_goes_to_a_node_where_everything_is_free() -> None:
-    known = cluster("node-a", "node-b")
-    known.set_mignode(mignode("node-a", gpu(0, mig=False), gpu(1, mig=False, unavailable="sick")))
-    known.set_mignode(mignode("node-b", gpu(0, "node-b", mig=False), gpu(1, "node-b", mig=False)))
-    decision = decide(known, claim("c", request("r", "gpu.dra.dev", **ALL)))
-    assert decision is not None
-    assert decision.node == "node-b"
-    assert len(decision.picks) == 2
 
 
 def test_all_of_slices_that_overlap_is_refused_with_the_remedy() -> None:

@@ -113,15 +113,6 @@ def test_a_solution_is_found_exactly_when_one_exists_and_is_the_cheapest(
     assert sorted(g.type for o in found[1] for g in o.devices) == list(range(len(wanted)))
 
 
-def test_ties_go_to_the_first_gpu() -> None:
-    asked = wants((3,), [tuple(offers(A100, "1g.5gb"))], lambda _situation, _move: ())
-    options = find_options(gpu_state(A100), asked, NO_WEIGHTS, Budget())
-    found = together([options, options], (3,))
-    assert found is not None
-    assert [o.take for o in found[1]] == [(3,), (0,)]
-    assert [str(g.placement) for g in found[1][0].devices] == ["0:1", "1:1", "2:1"]
-
-
 def test_a_whole_gpu_serves_one_want_and_only_where_no_slice_does() -> None:
     asked = wants((1, 1), [(WHOLE,), ()], best_fit)
     options = find_options(gpu_state(None), asked, NO_WEIGHTS, Budget())

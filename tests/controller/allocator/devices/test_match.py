@@ -44,15 +44,6 @@ def test_pairs_each_on_a_gpu_of_its_own_are_found_on_a_large_node() -> None:
     assert decide(with_gpus(*full, *(gpu(n) for n in range(5, 10))), wanted) is None
 
 
-def test_the_gpu_that_the_pairs_share_may_be_the_last() -> None:
-    requests = [request(f"r{n}", "mig-1g.5gb") for n in range(6)]
-    constraints = [{**SAME_GPU, "requests": [f"r{n}", f"r{n + 1}"]} for n in range(0, 6, 2)]
-    gpus = [*(filled(n, 0, 1, 2, 4, 5, 6) for n in range(17)), gpu(17)]
-    decision = decide(with_gpus(*gpus), claim("c", *requests, constraints=constraints))
-    assert decision is not None
-    assert {pick.gpu for pick in decision.picks} == {"gpu-17"}
-
-
 def test_slices_below_one_switch_are_found_on_each_node_by_its_own_switches() -> None:
     """Nodes with GPUs in equal states are not alike where their wiring is compared."""
     apart = on_switches("node-a", "pci0000:00", "pci0000:80")

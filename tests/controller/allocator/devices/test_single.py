@@ -118,24 +118,6 @@ def test_one_device_is_decided_by_state_as_it_is_by_node(
     assert quick == thorough
 
 
-def test_gpus_of_two_geometries_that_cost_the_same_are_taken_in_name_order(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setitem(POLICIES, "best-fit", lambda _situation, move: (move.free,))
-    known = cluster("node-a", "node-b", "node-c")
-    seven = A100.profiles[-1]
-    full = Instance(seven.placements[0], InstanceState.FOREIGN)
-    known.set_mignode(mignode("node-a", gpu(0, "node-a", geometry=OLDER, instances=(full,))))
-    known.set_mignode(mignode("node-b", gpu(0, "node-b")))
-    known.set_mignode(mignode("node-c", gpu(0, "node-c", geometry=OLDER)))
-    parameters = {"apiVersion": API_VERSION, "kind": KIND, "placement": {"policy": "best-fit"}}
-    config = [{"opaque": {"driver": "mig.dra.dev", "parameters": parameters}}]
-    quick, thorough = both(known, claim("c", request("r", "mig-1g.5gb"), config=config))
-    assert quick == thorough
-    assert quick is not None
-    assert quick.node == "node-b"
-
-
 def test_a_kind_of_gpu_that_comes_later_serves_what_was_asked_for_before() -> None:
     known = cluster("node-a")
     known.set_class(versioned(device_class("pcie", OWN_CLASSES["pcie"])))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dra.claims.classes import ROUND_SIZES, generated_classes, looks_ours
+from dra.claims.classes import ROUND_SIZES, generated_classes
 from dra.claims.reasons import Reason
 from dra.gpu.geometry import Geometry
 from sim.nvml.products import load_product, product_names
@@ -48,28 +48,6 @@ def test_memory_beyond_every_profile_names_the_largest() -> None:
     found = why(known, claim("c", request("r", "mig.dra.dev", capacity=capacity)))
     assert found.reason is Reason.NO_SUCH_PROFILE
     assert "the largest is 7g.141gb with 143104Mi" in found.message
-
-
-@pytest.mark.parametrize(
-    ("size", "expected"), [(5, "1g.5gb"), (10, "1g.10gb"), (20, "3g.20gb"), (40, "7g.40gb")]
-)
-def test_a_class_of_a_round_size_gives_the_smallest_profile_of_that_name_or_more(
-    size: int, expected: str
-) -> None:
-    decision = decide(with_gpus(gpu(0)), claim("c", request("r", f"mig-min-{size}gb")))
-    assert decision is not None
-    assert decision.picks[0].profile == expected
-
-
-def test_round_sizes_are_offered_as_far_as_the_profiles_go() -> None:
-    def sizes(*profiles: str) -> set[str]:
-        names = {c["metadata"]["name"] for c in generated_classes(DRIVER, profiles)}
-        return {n for n in names if n.startswith("mig-min-")}
-
-    assert sizes("1g.5gb", "3g.20gb+me") == {"mig-min-5gb", "mig-min-10gb", "mig-min-20gb"}
-    assert sizes() == set()
-    assert looks_ours("mig-min-80gb")
-    assert not looks_ours("mig-min-80gb-mine")
 
 
 @pytest.mark.parametrize("product", product_names())

@@ -42,13 +42,6 @@ def template(
     return bench.cluster.pod_index.template(bench.cluster.pods[namespace, name])
 
 
-def test_pods_without_an_owner_are_alike_if_they_ask_the_same(bench: Bench) -> None:
-    first = template(bench, "a")
-    assert first == template(bench, "b")
-    assert first == template(bench, "c", lambda body: body["metadata"].update(labels={"run": "c"}))
-    assert first != bench.cluster.pods["default", "a"].uid
-
-
 @pytest.mark.parametrize(
     "other",
     [
@@ -62,19 +55,6 @@ def test_pods_without_an_owner_are_alike_if_they_ask_the_same(bench: Bench) -> N
 )
 def test_those_that_ask_for_something_else_are_not(bench: Bench, other: dict[str, Obj]) -> None:
     assert template(bench, "a") != template(bench, "b", **other)  # type: ignore[arg-type]
-
-
-def test_a_pod_that_asks_only_us_is_like_no_other(bench: Bench) -> None:
-    for name in ("a", "b"):
-        assert template(bench, name, theirs="mig-1g.5gb") == bench.cluster.pods["default", name].uid
-
-
-def test_those_of_an_owner_are_alike_whatever_they_ask(bench: Bench) -> None:
-    def owned(body: Obj) -> None:
-        owner = {"kind": "ReplicaSet", "uid": "set", "controller": True}
-        body["metadata"]["ownerReferences"] = [owner]
-
-    assert template(bench, "a", owned) == template(bench, "b", owned, count=2)
 
 
 def test_a_pod_that_names_the_owner_of_another_namespaces_pods_is_not_like_these(

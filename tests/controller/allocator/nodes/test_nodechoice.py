@@ -95,19 +95,6 @@ def test_nodes_that_differ_by_rounding_are_equally_full() -> None:
         assert chosen(known, one(policy, "memory", "cpu")) == "node-a"
 
 
-def test_a_resource_that_a_node_has_nothing_of_does_not_count() -> None:
-    """The node of a claim that only looks: its GPUs may be out of service."""
-    known = cluster("node-a", "node-b")
-    known.set_mignode(mignode("node-a", gpu(0, unavailable="XID 79")))
-    known.set_mignode(mignode("node-b", filled(0, 0, 1, 2, 3, name="node-b")))
-    for name, cpu in (("node-a", "4"), ("node-b", "2")):  # 1/2 of nothing else; 1/4 and 1/2
-        running(known, name, cpu=cpu)
-    look = request("look", "gpu.dra.dev", adminAccess=True)
-    assert chosen(known, claim("c", look, config=[preferring("binpack", "cpu", "gpu-memory")])) == (
-        "node-a"
-    )
-
-
 def test_a_joint_claim_goes_where_its_first_request_that_prefers_nodes_wants_it() -> None:
     known = half_full()
     two = (request("a"), request("b"))
@@ -237,35 +224,6 @@ def test_it_is_what_the_placement_policy_decides_on_the_best_nodes_that_would_do
     wished = (max if policy == "binpack" else min)(full.values(), default=0.0)
     best = {n for n in would_do if full[n] == pytest.approx(wished)}
     assert allocator.decide(found) == allocator.decide(only(found, best, known))
-
-
-@pytest.mark.parametrize(("policy", "node"), [("binpack", "node-b"), ("spread", "node-c")])
-def test_a_view_heeds_the_preference_of_its_claim(policy: str, node: str) -> None:
-    known = cluster(*NAMES)
-    for name, cpu in zip(NAMES, ("2", "4", "1"), strict=True):
-        running(known, name, cpu=cpu)
-    look = request("look", "gpu.dra.dev", adminAccess=True, allocationMode="All")
-    found = problem(known, claim("c", look, config=[preferring(policy, "cpu")]))
-    allocator = Allocator(known.fleet, known.hosts)
-    decision = allocator.decide(found)
-    assert decision is not None
-    assert decision.node == node
-
-
-@pytest.mark.parametrize(("policy", "node"), [("binpack", "node-b"), ("spread", "node-c")])
-def test_what_is_held_back_is_on_the_preferred_of_nodes_that_are_alike(
-    policy: str, node: str
-) -> None:
-    known = cluster(*NAMES)
-    for name, cpu in zip(NAMES, ("2", "4", "1"), strict=True):
-        known.set_mignode(mignode(name, gpu(0, name)))
-        full_of(known, name, "gpu-0-mig-7g40gb-0-0")
-        running(known, name, cpu=cpu)
-    whole = request("r", "mig-7g.40gb")
-    found = problem(known, claim("c", whole, config=[preferring(policy, "cpu")]))
-    planned = plan(found, Allocator(known.fleet, known.hosts))
-    assert planned is not None
-    assert planned.node == node
 
 
 def test_a_node_that_becomes_free_sooner_goes_before_one_that_is_preferred() -> None:

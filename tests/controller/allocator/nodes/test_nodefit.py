@@ -130,13 +130,6 @@ def test_a_toleration_of_something_else_does_not(toleration: Obj) -> None:
     assert found == "untolerated taint gpu=mig:NoSchedule"
 
 
-def test_a_preference_is_no_taint_that_blocks() -> None:
-    soft = {**TAINT, "effect": "PreferNoSchedule"}
-    assert misfit(needs(), facts(taints=[soft]), {}) == ""
-    hard = {**TAINT, "effect": "NoExecute"}
-    assert "NoExecute" in misfit(needs(), facts(taints=[hard]), {})
-
-
 def test_node_selector_and_required_affinity_must_both_match() -> None:
     assert misfit(needs(nodeSelector={"zone": "one"}), facts(), {}) == ""
     found = misfit(needs(nodeSelector={"zone": "two"}), facts(), {})
@@ -245,11 +238,3 @@ def test_what_nodes_are_charged_is_the_sum_of_their_pods(
             assert {k: used.get(k, 0) for k in ("cpu", "pods")} == {
                 k: sum(r.get(k, 0) for r in held) for k in ("cpu", "pods")
             }
-
-
-def test_a_pod_is_not_in_its_own_way() -> None:
-    hosts = Hosts()
-    hosts.place(_asking("p", {"cpu": 7000}), "node-a")
-    assert hosts.used("node-a", without=("default", "p")) == {"cpu": 0}
-    assert hosts.used("node-a", without=("default", "other")) == {"cpu": 7000}
-    assert read_needs(pod("p", cpu="2")["spec"]).requests == {"cpu": 2000, "pods": 1}

@@ -48,15 +48,6 @@ def test_a_pod_that_names_its_node_itself_gets_nothing_where_that_is_barred_to_i
     assert decide(known, claim("c"), nodeName="node-b", tolerations=[other]) is None
 
 
-def test_a_pod_that_names_a_node_that_it_does_not_select_gets_nothing() -> None:
-    known = cluster("node-a", "node-b")
-    spec = {"nodeName": "node-b", "nodeSelector": {"kind": "other"}}
-    assert decide(known, claim("c"), **spec) is None
-    assert "nodeSelector kind=other does not match" in why(known, claim("c"), **spec).message
-    view = claim("c", request("r", "gpu.dra.dev", adminAccess=True))
-    assert decide(known, view, **spec) is None
-
-
 def test_an_unknown_profile_is_told_with_those_that_exist() -> None:
     expression = "device.attributes['mig.dra.dev'].profile == '9g.99gb'"
     reason = why(cluster("node-a"), claim("c", request("r", "mig.dra.dev", expression)))
@@ -65,13 +56,6 @@ def test_an_unknown_profile_is_told_with_those_that_exist() -> None:
         "request 'r': no node offers profile 9g.99gb; profiles are: "
         "1g.5gb, 1g.5gb+me, 1g.10gb, 2g.10gb, 3g.20gb, 4g.20gb, 7g.40gb"
     )
-
-
-def test_a_selector_that_fails_everywhere_is_told_with_its_failure() -> None:
-    expression = "device.attributes['mig.dra.dev'].flavour == 'sweet'"
-    reason = why(cluster("node-a"), claim("c", request("r", "mig.dra.dev", expression)))
-    assert reason.reason is Reason.BAD_SELECTOR
-    assert "flavour" in reason.message
 
 
 def test_more_than_any_node_can_hold_is_told_as_never_with_the_most_that_one_has() -> None:

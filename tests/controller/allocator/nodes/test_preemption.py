@@ -11,8 +11,7 @@ from dra.pods.nodefit import Misfit, NodeFacts, find_misfit
 from dra.pods.pods import Amounts, PodNeeds, read_pod
 from dra.pods.rules import find_victims
 from tests.controller.helpers.bench import Bench
-from tests.controller.helpers.objects import claim, instance, mignode, pod, versioned
-from tests.controller.helpers.objects import gpu as gpu_of
+from tests.controller.helpers.objects import claim, pod, versioned
 
 
 def site(*names: str) -> Bench:
@@ -55,22 +54,6 @@ def test_it_does_not_where_it_may_not_end_others_or_that_is_not_enough(spec: Obj
     ask(made, **spec)
     assert made.devices("p") == []
     assert "insufficient cpu" in made.recorder.events[-1][-1]
-
-
-def test_nobody_is_ended_while_a_node_has_room() -> None:
-    made = site("a", "b")
-    other(made, "x", "a", cpu="3")
-    ask(made)
-    assert made.node_of("p") == "b"
-
-
-def test_nobody_is_ended_where_no_gpu_has_room() -> None:
-    made = site("a")
-    full = gpu_of(node="a", instances=(instance("7g.40gb", 0),))
-    made.cluster.set_mignode(mignode("a", full))
-    other(made, "x", "a", cpu="4")
-    ask(made)
-    assert made.devices("p") == []
 
 
 @pytest.mark.parametrize(
@@ -141,15 +124,6 @@ def test_it_is_tried_again_when_a_pod_of_lower_priority_comes() -> None:
     made.cluster.remove_pod(("default", "x"))
     other(made, "y", "a", cpu="4", priority=1)
     made.run()
-    assert made.node_of("p") == "a"
-
-
-def test_that_a_pod_of_low_priority_waits_says_nothing_of_one_of_high() -> None:
-    made = site("a")
-    other(made, "x", "a", cpu="4", priority=10)
-    made.serve("low", "low", cpu="2")
-    assert made.devices("low") == []
-    ask(made)
     assert made.node_of("p") == "a"
 
 

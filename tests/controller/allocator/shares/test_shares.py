@@ -113,16 +113,6 @@ def test_configuration_states_a_share_where_the_api_has_no_capacity_requests() -
     assert place(on, "b", request("r", "gpu.dra.dev"), config=config) == {}, "a GPU of its own"
 
 
-def test_who_asks_for_a_gpu_is_given_no_share_and_the_other_way_round() -> None:
-    known = with_gpus(shared(0), gpu(1, mig=False))
-    whole, part = claim("a", request("r", "gpu.dra.dev")), claim("b", asking())
-    assert devices(decide(known, whole)) == ["gpu-1"]
-    assert devices(decide(known, part)) == ["gpu-0"]
-    both = decide(known, whole, part)
-    assert both is not None
-    assert {p.claim.name: p.device for p in both.picks} == {"a": "gpu-1", "b": "gpu-0"}
-
-
 def test_a_claim_has_one_share_of_a_gpu_and_several_of_a_pod_may_have_one() -> None:
     known = with_gpus(shared(0, 2), shared(1, 2))
     two = claim("a", request("r", SHARE, count=2))

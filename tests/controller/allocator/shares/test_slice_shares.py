@@ -9,7 +9,6 @@ import yaml
 
 from dra.common.resources import Obj
 from dra.gpu.holdings import find_blocker
-from dra.gpu.shares import ShareOffer
 from tests.controller.allocator.shares.sliceshares import (
     PART,
     SHARE,
@@ -25,37 +24,15 @@ from tests.controller.helpers.deciding import decide, devices, why
 from tests.controller.helpers.objects import (
     allocated,
     claim,
-    cluster,
     device_class,
-    gpu,
     instance,
     inventory,
-    mignode,
     request,
     versioned,
     with_gpus,
 )
 
 EXAMPLE = Path(__file__).parents[4] / "docs/examples/slice-shares.yaml"
-
-
-def test_claims_of_a_namespace_share_a_slice_and_the_next_begins_another() -> None:
-    on = bench()
-    found = [place(on, f"c{n}", asking()) for n in range(5)]
-    assert len({f["device"] for f in found[:4]}) == 1
-    assert found[0]["device"].startswith("gpu-0-mig-1g5gb-19-"), "the smallest that there is"
-    assert found[0]["device"].endswith("-share")
-    assert len({f["shareID"] for f in found[:4]}) == 4
-    consumed = found[0]["consumedCapacity"]
-    assert (consumed["memory"], consumed["shares"], consumed["copyEngines"]) == (
-        f"{4864 // 4}Mi",
-        "1",
-        "0",
-    )
-    assert found[4]["device"] != found[0]["device"]
-    on.delete_pod("p-c1")
-    on.run(seconds=60)
-    assert place(on, "c5", asking())["device"] == found[0]["device"], "the fuller of two"
 
 
 JOINS, BEGINS = True, False
@@ -186,25 +163,6 @@ def test_selectors_that_do_not_look_at_the_type_are_given_no_part() -> None:
     assert "no room for 1g.5gb" in why(known, asked).message
 
 
-def test_a_place_that_one_claim_has_and_another_waits_for_is_not_joined() -> None:
-    known = with_gpus(shared())
-    given(known, "alone", PART.removesuffix("-share"))
-    given(known, "waits", PART)
-    (found,) = devices(decide(known, claim("a", asking())))
-    assert found != PART
-
-
-def test_nodes_that_differ_by_their_shares_alone_are_told_apart() -> None:
-    known = cluster("node-a", "node-b")
-    for name in ("node-a", "node-b"):
-        known.set_mignode(mignode(name, gpu(0, name, slice_sharing=ShareOffer(2))))
-        given(known, f"first-{name}", PART, name)
-    given(known, "second", PART, "node-a")
-    decision = decide(known, claim("a", asking()))
-    assert decision is not None
-    assert (decision.node, devices(decision)) == ("node-b", [PART])
-
-
 @pytest.mark.parametrize(
     ("device", "blocked"),
     [
@@ -217,11 +175,6 @@ def test_nodes_that_differ_by_their_shares_alone_are_told_apart() -> None:
 def test_who_has_a_share_of_the_same_slice_is_not_in_the_way(device: str, *, blocked: bool) -> None:
     node = inventory("node-a", shared(instances=(instance("1g.5gb", 0, uid="other"),)))
     assert bool(find_blocker(device, "uid", node)) is blocked
-
-
-def test_where_slices_are_not_shared_there_is_no_share_to_have() -> None:
-    known = with_gpus(gpu())
-    assert "no node offers a device" in why(known, claim("a", asking())).message
 
 
 def test_a_claim_has_one_share_of_a_slice_and_several_of_a_pod_may_have_one() -> None:

@@ -72,14 +72,6 @@ def test_a_slice_that_goes_or_is_broken_is_not_joined(instances: list[Any], *, j
     assert (found == PART) is joins
 
 
-def test_sharers_take_the_room_of_one_slice() -> None:
-    records = [instance("1g.5gb", 0, uid=uid) for uid in "ab"]
-    known = with_gpus(shared(instances=tuple(records)))
-    state = known.fleet.nodes["node-a"].gpus[0]
-    assert (state.instances, state.usage.counts.compute_slices) == (1, 1)
-    assert len(state.holdings) == 2
-
-
 def test_who_waits_for_a_share_is_held_back_a_slice_that_somebody_has() -> None:
     known = with_gpus(shared(0, 2))
     for start in range(7):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from dra.common.resources import Obj
@@ -52,17 +50,6 @@ def test_what_is_looked_at_is_still_given_out_and_looked_at_by_others() -> None:
     bench.serve("p", "c", WHOLE)
     assert bench.devices("c") == ["gpu-0-mig-7g40gb-0-0"]
     assert "adminAccess" not in bench.results("c")[0]
-
-
-def test_a_view_ends_with_its_pod_and_frees_nothing() -> None:
-    bench = full("a")
-    bench.ask("monitor", "view", EVERY)
-    bench.serve("p", "c")
-    bench.delete_pod("monitor")
-    bench.run(seconds=10)
-    assert not bench.devices("view")
-    assert bench.finalizers("view") == []
-    assert not bench.devices("c")
 
 
 def test_a_view_is_of_the_node_where_its_pod_can_run() -> None:
@@ -114,14 +101,6 @@ def test_a_node_where_the_monitor_cannot_run_is_named() -> None:
     assert "a: node unschedulable" in bench.recorder.events[-1][3]
 
 
-def test_a_view_waits_apart_from_equal_claims_that_hold() -> None:
-    bench = full("a")
-    bench.serve("p", "c", request("look", "gpu.dra.dev", allocationMode="All"))
-    assert not bench.devices("c")
-    bench.serve("monitor", "view", EVERY)
-    assert bench.devices("view") == ["gpu-0"]
-
-
 def test_a_pod_that_would_look_and_hold_is_told_to_be_two() -> None:
     bench = Bench("a")
     bench.claim(claim("view", EVERY))
@@ -139,29 +118,6 @@ def test_alternatives_beside_a_view_belong_into_another_claim() -> None:
     other = first_available("r", ("x", "mig-1g.5gb", {}))
     bench.serve("p", "both", EVERY, other)
     assert "separate claims" in bench.recorder.events[-1][3]
-
-
-def test_a_view_that_is_being_written_holds_nothing_either() -> None:
-    jobs: list[Callable[[], None]] = []
-
-    class Later:
-        waits = False
-
-        def send(self, job: Callable[[], None]) -> None:
-            if self.waits:
-                jobs.append(job)
-            else:
-                job()
-
-    later = Later()
-    bench = Bench("a", send=later.send)
-    later.waits = True
-    bench.serve("monitor", "view", EVERY)
-    bench.serve("p", "c", WHOLE)
-    assert len(jobs) == 2
-    for job in jobs:
-        job()
-    assert bench.devices("c") == ["gpu-0-mig-7g40gb-0-0"]
 
 
 def looked_at(*requests: Obj) -> dict[str, list[str]]:

@@ -12,10 +12,8 @@ from dra.gangs.decision import GangOutcome
 from tests.controller.helpers.objects import (
     claim,
     cluster,
-    gpu,
     mignode,
     node,
-    opaque,
     pod,
     request,
 )
@@ -39,26 +37,6 @@ def places(outcome: GangOutcome) -> list[tuple[str, str]]:
     return [
         (p.node, pick.device) for p in outcome.placed if p.decision for pick in p.decision.picks
     ]
-
-
-def test_what_found_no_room_goes_first_the_next_time() -> None:
-    known = cluster("node-a", "node-b")
-    apart = [opaque("spread")]
-    small = [(claim(f"g-{n}", config=apart), pod(f"g-{n}", f"g-{n}")) for n in range(2)]
-    asked = problems(known, *small, member("g", 9, "7g.40gb"))
-    assert len({p.node for p in decided(known, asked, 2).placed}) == 2
-    assert decided(known, asked, 3).fits
-
-
-def test_a_node_has_the_resources_for_all_that_go_there() -> None:
-    known = cluster("node-a")
-    known.set_mignode(mignode("node-a", gpu(0), gpu(1)))
-    large = [(claim(f"g-{n}"), pod(f"g-{n}", f"g-{n}", cpu="3")) for n in range(3)]
-    found = decided(known, problems(known, *large), 3)
-    assert not found.fits
-    assert len(found.placed) == 2
-    assert found.obstacle is not None
-    assert "cpu" in found.obstacle.message
 
 
 def test_pods_that_shun_each_other_go_to_different_nodes() -> None:

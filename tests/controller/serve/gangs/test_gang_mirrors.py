@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from controller.cluster.decoder import remembering
 from controller.leader.mirrors import POD_GROUPS
-from dra.common.parts import NAME_LENGTH
-from dra.common.resources import PODS, Obj
-from dra.gangs.membership import KUBERNETES, VOLCANO, read_membership
+from dra.common.resources import Obj
+from dra.gangs.membership import KUBERNETES, VOLCANO
 from dra.kube.client import KubeApi, first_served
 from dra.kube.errors import ObjectNotFoundError, UnavailableError
 from dra.kube.reflector import Change
 from tests.controller.helpers.objects import cluster, pod, versioned
-from tests.controller.helpers.stored import Stored
 
 VERSIONS = [KUBERNETES.at_version(version) for version in KUBERNETES.versions]
 OLDER = KUBERNETES.at_version("v1alpha2")
@@ -40,32 +37,6 @@ def test_the_first_version_that_is_served_is_taken() -> None:
     assert first_served(Discovery(other), VERSIONS) is None
     assert first_served(Discovery({}), VERSIONS) is None
     assert first_served(Discovery(None), VERSIONS) == VERSIONS[0]
-
-
-def test_of_such_an_object_its_numbers_are_kept_and_of_the_mirror_its_name() -> None:
-    policy = {"gang": {"minCount": 3}}
-    body = versioned(
-        {
-            "metadata": {"namespace": "default", "name": "g", "labels": {"a": "b"}},
-            "spec": {"schedulingPolicy": policy, "priority": 5},
-            "status": {"conditions": [{"type": "x"}]},
-        }
-    )
-    kept = Stored(OLDER)(body)
-    assert kept["spec"] == {"schedulingPolicy": policy}
-    assert kept["metadata"].keys() == {"namespace", "name", "uid", "resourceVersion"}
-    assert "spec" not in remembering(OLDER)(kept)
-
-
-def test_of_a_pod_what_says_its_gang_is_kept_and_no_more() -> None:
-    body = versioned(pod("p", "c", schedulingGroup={"podGroupName": "g"}))
-    body["metadata"]["annotations"] = {"scheduling.k8s.io/group-name": "v" * 9999, "note": "x"}
-    for each in (body, {**body, "spec": {"schedulingGroup": {"podGroupName": "g"}}}):
-        kept = Stored(PODS)(each)
-        assert kept["spec"]["schedulingGroup"] == {"podGroupName": "g"}
-        (name,) = kept["metadata"]["annotations"].values()
-        assert len(name) == NAME_LENGTH
-        assert read_membership(kept) == read_membership(each)
 
 
 def test_changes_of_each_kind_reach_the_gangs() -> None:

@@ -11,38 +11,6 @@ from tests.controller.helpers.objects import FINALIZER, pod, request
 from tests.controller.serve.gangs.gangpods import NODES, create, delete, held, refuse, told
 
 
-def test_two_gangs_never_have_half_each() -> None:
-    bench = Bench(*NODES)
-    for number in range(4):
-        create(bench, "a", number)
-        create(bench, "b", number)
-        bench.run()
-        assert [len(held(bench, g)) for g in "ab"] in ([0, 0], [4, 0])
-    bench.run(seconds=1.0)
-    assert held(bench, "a") == ["a-0", "a-1", "a-2", "a-3"]
-    assert not held(bench, "b")
-    for name in ("b-0", "b-3"):
-        message = told(bench, name)
-        assert "pod group default/b needs slices for 4 pods at once, and 2 fit" in message
-        assert "gpu-0" in message
-        assert "WaitingForSlice" in bench.recorder.reasons(name)
-    delete(bench, "a", 0, 1)
-    assert len(held(bench, "b")) == 4
-
-
-def test_a_gang_waits_until_enough_of_its_pods_are_there() -> None:
-    bench = Bench(*NODES)
-    create(bench, "a", 0, 1, 2)
-    bench.run()
-    assert not held(bench, "a")
-    message = told(bench, "a-2")
-    assert "pod group default/a is allocated once 4 of its pods can be; there are 3" in message
-    assert "WaitingForPodGroup" in bench.recorder.reasons("a-2")
-    create(bench, "a", 3)
-    bench.run()
-    assert len(held(bench, "a")) == 4
-
-
 def test_pods_beyond_those_that_are_needed_are_served_one_by_one() -> None:
     bench = Bench(*NODES)
     create(bench, "a", *range(8), size="4")

@@ -72,12 +72,6 @@ def test_a_refusal_becomes_one_error_with_the_servers_words(
     assert str(error) == "because"
 
 
-def test_a_refusal_without_status_object_names_the_request(stub: Stub, api: KubeApi) -> None:
-    stub.calls.append(reply(b"<html>bad gateway</html>", 502))
-    with pytest.raises(UnavailableError, match=r"GET /api/v1/nodes/n: HTTP 502 <html>bad gateway"):
-        api.get(NODES, "n")
-
-
 @pytest.mark.parametrize("body", [b"not json", b"[1]", b""])
 def test_an_answer_that_is_no_object_is_an_error(stub: Stub, api: KubeApi, body: bytes) -> None:
     stub.calls.append(reply(body))
@@ -175,13 +169,6 @@ def test_closing_ends_the_wait_for_a_throttling_server(stub: Stub, api: KubeApi)
     patient.close()
     caller.join(PATIENCE)
     assert [error.status for error in errors] == [429]
-
-
-def test_a_server_below_a_path_is_asked_there(stub: Stub, tmp_path: Path) -> None:
-    stub.calls.append(reply(thing("n")))
-    config = stub.kubeconfig(tmp_path / "k", cluster={"server": f"{stub.url}/k8s/clusters/c-1/"})
-    KubeApi.connect(config, user_agent="t").get(NODES, "n")
-    assert stub.requests[0].path == "/k8s/clusters/c-1/api/v1/nodes/n"
 
 
 def test_a_client_that_was_closed_connects_anew(stub: Stub, tmp_path: Path) -> None:

@@ -273,11 +273,6 @@ def test_one_large_answer_is_held_at_a_time(stub: Stub, api: KubeApi) -> None:
     assert order == ["first", "second"]
 
 
-def test_an_empty_list_may_say_null(stub: Stub, api: KubeApi) -> None:
-    stub.calls.append(reply({"metadata": {"resourceVersion": "3"}, "items": None}))
-    assert api.list(PODS).items == []
-
-
 def test_text_is_read_up_to_a_bound(stub: Stub, api: KubeApi) -> None:
     stub.calls += [reply("x" * 5000), reply("x" * 5000)]
     assert api.text("/log", query={"tailLines": "3"}, limit_bytes=1000) == b'"' + b"x" * 999

@@ -31,23 +31,6 @@ def watch(api: KubeApi, *, seconds: float = 300) -> WatchStream:
     )
 
 
-def test_a_watch_asks_for_bookmarks_and_yields_what_comes(stub: Stub, api: KubeApi) -> None:
-    bookmark = {"kind": "Pod", "metadata": {"resourceVersion": "9"}}
-    given = [("ADDED", thing("a")), ("DELETED", thing("a")), ("BOOKMARK", bookmark)]
-    stub.watches.append(events(*given))
-    assert [(event.type, event.object) for event in watch(api)] == given
-    (request,) = stub.requests
-    assert request.path == "/api/v1/namespaces/ns/pods"
-    assert request.query == {
-        "watch": "true",
-        "allowWatchBookmarks": "true",
-        "labelSelector": "a=b",
-        "fieldSelector": "c=d",
-        "resourceVersion": "7",
-        "timeoutSeconds": "300",
-    }
-
-
 def test_events_may_be_cut_anywhere_on_the_way(stub: Stub, api: KubeApi) -> None:
     given = [("ADDED", thing("a", note="ä€😀 \\n")), ("MODIFIED", thing("a", version=2))]
     stub.watches.append(events(*given, split=3))
@@ -70,12 +53,6 @@ def test_an_event_that_is_too_large_ends_the_watch(stub: Stub, api: KubeApi) -> 
     assert [event.name for event in watch(api)] == ["a", "b"]
     with pytest.raises(UnavailableError, match="an event of more than"):
         next(watch(api))
-
-
-def test_a_watch_that_nobody_read_hangs_up_when_it_is_closed(stub: Stub, api: KubeApi) -> None:
-    stub.watches.append(events(then="hang"))
-    watch(api).close()
-    eventually(stub.hung_up.is_set)
 
 
 def test_close_wakes_a_reader_and_hangs_up(stub: Stub, api: KubeApi) -> None:

@@ -7,7 +7,7 @@ import pytest
 from dra.common.resources import Obj
 from dra.kube.events import EventLimits
 from tests.dra.kube.clocks import FakeClock
-from tests.dra.kube.events.recorders import EVENTS, NODE, OK, POD, Make, sent
+from tests.dra.kube.events.recorders import EVENTS, OK, POD, Make, sent
 from tests.dra.kube.stub import Stub, eventually, refuse, thing
 from tests.helpers.waiting import PATIENCE
 
@@ -44,19 +44,6 @@ def test_an_event_has_the_form_that_kubectl_describe_looks_for(stub: Stub, make:
         "reportingInstance": "gpu-1",
     }
     assert recorder.dropped == 0
-
-
-def test_events_about_cluster_scoped_objects_live_in_default(stub: Stub, make: Make) -> None:
-    stub.calls.append(OK)
-    recorder = make()
-    recorder.emit(NODE, "Drained", "all slices are gone")
-    assert recorder.flush(PATIENCE)
-    (request,) = stub.requests
-    assert request.path == "/api/v1/namespaces/default/events"
-    assert request.body["metadata"]["namespace"] == "default"
-    assert "namespace" not in request.body["involvedObject"]
-    assert request.body["type"] == "Normal"
-    assert request.body["source"] == {"component": "mig.dra.dev/controller"}
 
 
 def test_the_same_again_within_the_window_is_counted(

@@ -1,7 +1,6 @@
 """How events are sent: beside the program's work, in limits, and through failures."""
 
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -11,10 +10,9 @@ from dra.kube import events
 from dra.kube.client import KubeApi
 from dra.kube.errors import KubeError
 from dra.kube.events import EventLimits
-from dra.kube.timing import SystemClock
 from tests.dra.kube.clocks import FakeClock
 from tests.dra.kube.events.recorders import NODE, OK, POD, Make, sent
-from tests.dra.kube.stub import Stub, drop, eventually, hang, refuse, thing
+from tests.dra.kube.stub import Stub, drop, eventually, refuse, thing
 from tests.helpers.waiting import PATIENCE
 
 
@@ -134,18 +132,6 @@ def test_a_server_that_stays_away_costs_the_event_not_the_program(stub: Stub, ma
     assert recorder.dropped == 1
 
 
-def test_emit_does_not_wait_for_a_server_that_says_nothing(stub: Stub, make: Make) -> None:
-    stub.calls += [hang] * 4
-    recorder = make()
-    began = time.monotonic()
-    for number in range(20):
-        recorder.emit(POD, "Waiting", str(number))
-    eventually(lambda: stub.requests)
-    recorder.close(0.1)
-    assert time.monotonic() - began < PATIENCE  # the budget of one call
-    assert recorder.dropped == 19
-
-
 def test_close_sends_what_waits_and_takes_nothing_more(stub: Stub, make: Make) -> None:
     stub.calls += [OK, OK]
     recorder = make()
@@ -189,15 +175,3 @@ def test_many_events_are_sent_in_pauses_of_other_work(
         recorder.emit(thing(f"pod-{number}", namespace="team"), "Allocated", "a slice")
     eventually(lambda: len(stub.requests) == 8)
     assert clock.waits == [0.5] * 5
-
-
-def test_whoever_waits_for_the_events_does_not_wait_for_pauses(stub: Stub, make: Make) -> None:
-    stub.calls.extend([OK] * 8)
-    recorder = make(
-        limits=EventLimits(at_once=1, pause_seconds=3600.0, delay_seconds=3600.0),
-        clock=SystemClock(),
-    )
-    for number in range(8):
-        recorder.emit(thing(f"pod-{number}", namespace="team"), "Allocated", "a slice")
-    assert recorder.flush(PATIENCE)
-    assert len(stub.requests) == 8

@@ -17,19 +17,6 @@ def clock() -> FakeClock:
     return FakeClock(100)
 
 
-def test_the_first_candidate_creates_the_lease(server: LeaseServer, clock: FakeClock) -> None:
-    lock = candidate(server, clock, "a")
-    assert lock.try_hold() == 100
-    assert server.spec == {
-        "holderIdentity": "a",
-        "leaseDurationSeconds": 15,
-        "acquireTime": "2026-01-01T00:01:40.000000Z",
-        "renewTime": "2026-01-01T00:01:40.000000Z",
-        "leaseTransitions": 0,
-    }
-    assert (lock.holder, lock.taken) == ("a", False)
-
-
 def test_a_renewal_moves_only_the_renew_time(server: LeaseServer, clock: FakeClock) -> None:
     lock = candidate(server, clock, "a")
     lock.try_hold()

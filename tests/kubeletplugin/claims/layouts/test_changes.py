@@ -153,17 +153,6 @@ def test_claims_that_cannot_be_listed_are_asked_for_ever_less_often(
     assert 3 < len(lists) < 10
 
 
-def test_without_the_label_slices_are_cut_again(declare: Callable[..., Rig]) -> None:
-    rig = declare(config="pairs")
-    held = rig.claim("gpu-0-mig-3g20gb-9-0")
-    rig.prepared(held)
-    label(rig, config=None)
-    wait_for("the ready slice's end", lambda: rig.slices() == [(0, "3g.20gb", 0, True)])
-    rig.prepared(rig.claim("gpu-0-mig-1g5gb-19-4"))
-    rig.unprepare(held)
-    assert rig.slices() == [(0, "1g.5gb", 4, True)]
-
-
 def test_an_instance_of_others_is_waited_for_and_never_removed(declare: Callable[..., Rig]) -> None:
     rig = declare(start=False, config="pairs")
     foreign = rig.machine.create_slice(0, "1g.5gb", start=5)

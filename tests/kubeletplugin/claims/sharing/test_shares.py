@@ -155,23 +155,6 @@ def test_a_lost_journal_is_rebuilt_with_all_that_share(sharing: Rig, gpu_shares:
     assert {e.key: e.share for e in sharing.journal()} == before
 
 
-def test_a_gpu_that_a_claim_has_alone_is_shared_once_that_ends(sharing: Rig) -> None:
-    def shares() -> int:
-        return int(sharing.mignode()["status"]["gpus"][0].get("sharing", {}).get("shares", 1))
-
-    sharing.gpu_shares = 1
-    sharing.restart()
-    alone = share(sharing)
-    sharing.prepared(alone)
-    sharing.gpu_shares = 4
-    sharing.restart()
-    assert shares() == 1
-    assert "is held by claim" in sharing.refused(share(sharing))
-    assert sharing.unprepare(alone) == ""
-    wait_for("shares", lambda: shares() == 4)
-    sharing.prepared(share(sharing))
-
-
 def test_the_class_of_a_node_says_how_many_share_without_a_restart(
     make_rig: Callable[..., Rig], folder: Path
 ) -> None:

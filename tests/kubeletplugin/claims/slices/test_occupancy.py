@@ -45,15 +45,6 @@ def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
 
 
-@pytest.mark.parametrize("state", [s for s in State if s not in LEAVING])
-def test_what_another_claim_holds_stays(bench: Bench, state: State) -> None:
-    holder = bench.made("old", state)
-    error = bench.refused(bench.entry("new"))
-    assert f"held by {holder.holder()}; it is free once that claim is unprepared" in str(error)
-    assert not error.passing
-    assert bench.journal.entries() == (holder,)
-
-
 @pytest.mark.parametrize("state", sorted(LEAVING))
 def test_the_place_of_one_that_could_not_be_made_again_for_its_claim_is_kept(
     bench: Bench, state: State
@@ -67,20 +58,6 @@ def test_of_what_was_made_ahead_it_is_asked_whether_it_is_still_needed(bench: Be
     holder = bench.made("old", State.CI_CREATED, early=True)
     assert bench.refused(bench.entry("new")).passing, "it may be given back in a moment"
     assert bench.doubted == [holder.claim]
-
-
-@pytest.mark.parametrize("state", NOT_HELD)
-def test_what_another_claim_left_is_removed(bench: Bench, state: State) -> None:
-    bench.made("old", state)
-    assert bench.make_room(bench.entry("new")) is None
-    assert bench.places() == []
-    assert bench.journal.entries() == ()
-
-
-def test_a_whole_gpu_is_everywhere_in_the_way(bench: Bench) -> None:
-    whole = bench.entry("old", state=State.PREPARED)
-    bench.journal.put(replace(whole, device="gpu-0", profile_id=None, placement=None))
-    assert "default/old" in str(bench.refused(bench.entry("new")))
 
 
 @pytest.mark.parametrize(("code", "word"), [(19, "IN_USE"), (29, "29"), (999, "UNKNOWN")])
@@ -129,28 +106,3 @@ def test_for_anybody_else_it_stays_in_the_way(bench: Bench, case: str) -> None:
     error = str(bench.refused(new, new.placement))
     assert words in error
     assert ("namespaces" in error) is (case == "another namespace")
-
-
-@pytest.mark.parametrize("recorded", [False, True])
-def test_an_instance_that_nobody_recorded_is_named_with_the_way_to_remove_it(
-    bench: Bench,
-    recorded: bool,  # noqa: FBT001 - a parameter of the test
-) -> None:
-    found = bench.machine.create_slice(0, "1g.5gb", start=4)
-    new = bench.entry("new")
-    if recorded:
-        bench.journal.put(bench.entry("new", gi_id=found.gpu_instance + 1))
-    error = str(bench.not_made(new))
-    assert f"GPU instance {found.gpu_instance} (profile 19 at 4:1)" in error
-    assert "which this plugin did not make" in error
-    assert f"nvidia-smi mig -i {bench.unit.uuid} -dgi -gi {found.gpu_instance}" in error
-
-
-def test_one_that_took_the_place_of_its_own_is_named_with_what_tells_them_apart(
-    bench: Bench,
-) -> None:
-    own = bench.made("new", State.PREPARED)
-    assert own.gi_id is not None
-    bench.machine.destroy_slice(0, own.gi_id)
-    bench.machine.create_slice(0, "1g.5gb", start=4)
-    assert "did not make as far as it can tell: GPU instance" in str(bench.not_made(own))

@@ -8,12 +8,10 @@ import pytest
 
 from kubeletplugin.errors import HostError
 from kubeletplugin.gpus.identity import FoundInstance
-from kubeletplugin.journal.entries import ARRIVING, HELD, Entry, State
-from kubeletplugin.nvml.errors import InUseError, NvmlError
+from kubeletplugin.journal.entries import ARRIVING, Entry, State
+from kubeletplugin.nvml.errors import InUseError
 from tests.kubeletplugin.helpers.gpubench import (
-    DESTROY_CI,
     DESTROY_GI,
-    UNKNOWN,
     GpuBench,
 )
 
@@ -33,44 +31,6 @@ def test_a_slice_goes_with_its_record_whatever_step_it_had_reached(
     if state is State.CI_DESTROYED:
         bench.destroy_compute_instances(entry)
     assert bench.slices.remove(entry) == ""
-    assert (bench.places(), bench.journal.entries()) == ([], ())
-
-
-@pytest.mark.parametrize("state", [s for s in State if s not in HELD])
-def test_what_kubelet_was_told_of_before_is_lost(bench: GpuBench, state: State) -> None:
-    entry = bench.made("old", state, remade=True)
-    if state is State.CI_DESTROYED:
-        bench.destroy_compute_instances(entry)
-    assert bench.slices.remove(entry) == ""
-    [lost] = bench.journal.entries()
-    assert (bench.places(), lost.state, lost.remade) == ([], State.LOST, False)
-
-
-@pytest.mark.parametrize("state", [s for s in State if s is not State.CI_DESTROYED])
-def test_that_it_is_about_to_go_is_recorded_before_anything_is_destroyed(
-    bench: GpuBench, state: State
-) -> None:
-    entry = bench.made("old", state)
-    bench.keep(DESTROY_CI)
-    with pytest.raises(InUseError):
-        bench.slices.remove(entry)
-    (marked,) = bench.journal.entries()
-    assert (marked.state, marked.gi_id, marked.ci_id) == (State.DESTROYING, entry.gi_id, None)
-    assert marked.mig_uuid == entry.mig_uuid
-    assert bench.slices_now() == [(4, 1)]
-
-
-@pytest.mark.parametrize("state", [s for s in State if s is not State.CI_DESTROYED])
-def test_that_only_the_gpu_instance_is_left_is_recorded(bench: GpuBench, state: State) -> None:
-    entry = bench.made("old", state)
-    bench.keep(DESTROY_GI)
-    with pytest.raises(InUseError):
-        bench.slices.remove(entry)
-    (left,) = bench.journal.entries()
-    assert left == entry.at(State.CI_DESTROYED, ci_id=None, mig_uuid="")
-    assert bench.slices_now() == [(4, 0)]
-    bench.machine.clear_faults()
-    assert bench.slices.remove(left) == ""
     assert (bench.places(), bench.journal.entries()) == ([], ())
 
 
@@ -112,21 +72,7 @@ def test_a_step_that_could_not_be_recorded_is_found_done_by_the_next_process(
     assert (bench.places(), bench.journal.entries()) == ([], ())
 
 
-def test_what_kubelet_knew_of_is_of_another_without_its_compute_instance(bench: GpuBench) -> None:
-    again = bench.made("old", State.LEFTOVER)
-    bench.destroy_compute_instances(again)
-    assert "its compute instance is not in it" in bench.slices.remove(again)
-    assert bench.places() == [4]
-
-
 # -- questions
-
-
-def test_a_gpu_that_cannot_be_asked_is_no_answer(bench: GpuBench) -> None:
-    entry = bench.made("old", State.PREPARED)
-    bench.keep(GET_GI, UNKNOWN)
-    with pytest.raises(NvmlError):
-        bench.slices.is_bare(entry)
 
 
 @pytest.mark.parametrize("state", [State.INTENT, State.ORPHAN, State.TOMBSTONE])

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from dra.claims.reasons import NodeReason
 from kubeletplugin.claims.removal import Remainder
-from kubeletplugin.errors import HostError
 from kubeletplugin.gpus.gpu import Conflict
-from kubeletplugin.journal.entries import HELD, LEAVING, State
+from kubeletplugin.journal.entries import State
 from sim.nvml.faults import Fault
 from tests.kubeletplugin.helpers.gpubench import DESTROY_CI, ELSEWHERE, IN_USE
 from tests.kubeletplugin.helpers.nodebench import NodeBench
@@ -29,23 +27,6 @@ def nothing(left: Remainder) -> bool:
 
 
 # -- what is removed
-
-
-UNMADE = {
-    "a whole GPU": {"placement": None, "profile_id": None},
-    "of another boot": {"boot_id": "before"},
-    "a view": {"placement": None, "profile_id": None, "view": True},
-}
-
-
-@pytest.mark.parametrize("case", UNMADE)
-def test_of_what_has_nothing_on_the_hardware_the_record_goes(bench: NodeBench, case: str) -> None:
-    bench.made("b", State.PREPARED)
-    entry = replace(bench.entry("a", state=State.PREPARED), **UNMADE[case])  # type: ignore[arg-type]
-    bench.journal.put(entry)
-    bench.hardware.found = {}
-    assert nothing(bench.removal.remove_all(UID))
-    assert ([e.claim.name for e in bench.journal.entries()], bench.places()) == (["b"], [4])
 
 
 @pytest.mark.parametrize("there", [True, False], ids=["there", "away"])
@@ -86,28 +67,6 @@ def test_a_slice_that_is_held_is_unavailable_with_the_reason(
     assert bench.events.seen[0][2] == f"{entry.device} cannot be removed yet: {kept.note}"
     assert bench.specs.files == {}
     assert bench.hardware.looked_at[-1] == bench.unit.uuid
-
-
-def test_what_is_unavailable_for_the_same_reason_is_told_once(bench: NodeBench) -> None:
-    bench.made("a", State.PREPARED)
-    bench.keep(DESTROY_CI)
-    first = bench.removal.remove_all(UID)
-    told = list(bench.events.seen)
-    again = bench.removal.retry(UID)
-    assert (again, bench.events.seen) == (first, told)
-
-
-@pytest.mark.parametrize("problem", ["", "GPU at 0000:07:00.0 does not answer"])
-def test_of_a_gpu_that_is_not_there_a_tombstone_stays(bench: NodeBench, problem: str) -> None:
-    entry = bench.made("a", State.PREPARED)
-    bench.hardware.found = {}
-    bench.hardware.problems = (problem,) if problem else ()
-    left = bench.removal.remove_all(UID)
-    assert bench.hardware.looked_at == [entry.gpu]
-    why = f"GPU {entry.gpu} is not in this node now{': ' if problem else ''}{problem}"
-    assert bench.journal.entries() == (entry.at(State.TOMBSTONE, note=why),)
-    assert left.recorded == [f"{entry.device}: {why}"]
-    assert bench.events.reasons() == [("ResourceClaim", "SliceNotRemoved", True)]
 
 
 REFUSING = {
@@ -164,42 +123,10 @@ def test_what_kubelet_knows_of_and_cannot_be_recorded_as_going_has_failed(bench:
     assert bench.journal.entries() == (entry,)
 
 
-def test_a_spec_that_cannot_be_removed_has_failed_and_the_slice_goes_all_the_same(
-    bench: NodeBench,
-) -> None:
-    bench.made("a", State.PREPARED)
-    bench.specs.failure = HostError("/var/run/cdi is read-only")
-    left = bench.removal.remove_all(UID)
-    assert (left.failed, left.recorded) == (["/var/run/cdi is read-only"], [])
-    assert bench.places() == []
-
-
 UID = "uid-a"
 
 
 # -- what kubelet was not told of
-
-
-@pytest.mark.parametrize("state", [s for s in State if s not in HELD])
-def test_a_claim_of_which_kubelet_knows_nothing_is_undone_with_its_spec(
-    bench: NodeBench, state: State
-) -> None:
-    bench.made("a", state)
-    bench.specs.files = {UID: ["x"]}
-    if state is State.CI_DESTROYED:
-        bench.destroy_compute_instances(bench.journal.entries()[0])
-    assert nothing(bench.removal.remove_unfinished(UID))
-    assert (bench.places(), bench.specs.files) == ([], {})
-
-
-@pytest.mark.parametrize("state", sorted(HELD))
-def test_what_kubelet_was_told_of_stays_with_the_spec(bench: NodeBench, state: State) -> None:
-    held = bench.made("a", state)
-    bench.made("a", State.CI_CREATED, ELSEWHERE)
-    bench.specs.files = {UID: ["x"]}
-    assert nothing(bench.removal.remove_unfinished(UID))
-    assert (bench.places(), bench.journal.entries()) == ([4], (held,))
-    assert bench.specs.files == {UID: ["x"]}
 
 
 @pytest.mark.parametrize("wiped", [True, False])
@@ -228,12 +155,3 @@ def test_of_an_earlier_boot_it_is_lost_as_well_and_forgotten_once_kubelet_takes_
 
 
 # -- once more
-
-
-@pytest.mark.parametrize("state", State)
-def test_only_what_is_on_its_way_out_is_tried_once_more(bench: NodeBench, state: State) -> None:
-    entry = bench.made("a", state, ci_id=None)
-    bench.specs.files = {UID: ["x"]}
-    assert nothing(bench.removal.retry(UID))
-    assert bench.journal.entries() == (() if state in LEAVING else (entry,))
-    assert bench.specs.files == {UID: ["x"]}

@@ -8,14 +8,12 @@ from typing import Any
 
 import pytest
 
-from dra.gpu.geometry import Occupant
 from dra.gpu.shares import ANY_TENANT, Share, ShareOffer
 from kubeletplugin.errors import BusyError
-from kubeletplugin.gpus.gpu import DeclaredLayout
-from kubeletplugin.journal.entries import ARRIVING, HELD, Entry, State, ready_entry
+from kubeletplugin.journal.entries import ARRIVING, HELD, Entry, State
 from kubeletplugin.nvml.errors import NvmlError
 from tests.kubeletplugin.claims.slices.slicebench import CREATE_CI, CREATE_GI
-from tests.kubeletplugin.helpers.gpubench import PLACE, UNKNOWN, GpuBench
+from tests.kubeletplugin.helpers.gpubench import UNKNOWN, GpuBench
 
 NAME = "gpu-0-mig-1g5gb-19-4"
 MADE = [CREATE_GI, CREATE_CI]
@@ -56,18 +54,6 @@ def bench(tmp_path: Path) -> Bench:
 
 def ids(entry: Entry) -> tuple[object, ...]:
     return entry.gi_id, entry.ci_id, entry.mig_uuid
-
-
-@pytest.mark.parametrize("state", [State.CI_CREATED, *sorted(HELD)])
-def test_the_first_makes_the_slice_and_others_have_the_same(bench: Bench, state: State) -> None:
-    [first] = bench.sharing("a", state=state)
-    joined = bench.ensure(bench.share("b", early=True))
-    assert bench.calls() == MADE
-    assert bench.slices_now() == [(4, 1)]
-    assert ids(joined) == ids(first) != (None, None, "")
-    assert (joined.state, joined.early) == (State.CI_CREATED, True)
-    assert bench.journal.entries() == (first, joined)
-    assert bench.ensure(joined) == joined, "asked again, nothing changes"
 
 
 def test_what_one_makes_again_and_fails_to_is_removed_whatever_others_have_on_record(
@@ -179,17 +165,3 @@ def test_the_rest_of_a_shared_slice_is_used_again_in_its_namespace_alone(
     again = 1 if tenant == "default" else 2
     assert bench.calls().count(CREATE_GI) == again
     assert len(bench.journal.entries()) == 1
-
-
-def test_a_ready_slice_is_shared_and_ready_again_after_the_last(bench: Bench) -> None:
-    bench.unit.layout = DeclaredLayout("pairs", (Occupant(PLACE, 19),))
-    made = bench.made("nobody", State.CI_DESTROYED, ci_id=None, mig_uuid="")
-    bench.destroy_compute_instances(made)
-    bench.journal.exchange(made, ready_entry(made))
-    first, second = bench.sharing("a", "b")
-    assert bench.slices_now() == [(4, 1)]
-    for entry in (first, second):
-        bench.slices.remove(entry, keep=True, ready=True)
-    [ready] = bench.journal.entries()
-    assert (ready.ready, ready.device, bench.slices_now()) == (True, NAME, [(4, 0)])
-    assert CREATE_GI not in bench.calls()

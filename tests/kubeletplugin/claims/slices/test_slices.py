@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dra.claims.reasons import NodeReason
 from dra.gpu.geometry import Placement
-from kubeletplugin.errors import DeviceError, ModeError
-from kubeletplugin.gpus.gpu import Conflict
+from kubeletplugin.errors import DeviceError
 from kubeletplugin.journal.entries import State
 from tests.kubeletplugin.claims.slices.slicebench import Bench
 
@@ -21,14 +19,6 @@ def bench(tmp_path: Path) -> Bench:
 
 
 # -- made, finished, found
-
-
-@pytest.mark.parametrize("state", [s for s in State if s is not State.INTENT])
-def test_a_slice_that_is_whole_stays_as_it_is(bench: Bench, state: State) -> None:
-    recorded = bench.made("a", state)
-    before = bench.keys()
-    assert bench.ensure(bench.entry("a")) == recorded
-    assert (bench.keys(), bench.journal.entries()) == (before, (recorded,))
 
 
 def test_an_intent_is_carried_out_whatever_else_its_record_says(bench: Bench) -> None:
@@ -48,18 +38,6 @@ def test_a_compute_instance_that_nobody_was_told_of_is_removed_and_made_again(be
 
 
 # -- what the GPU offers
-
-
-def test_what_is_unavailable_is_not_made(bench: Bench) -> None:
-    bench.unit.conflict = Conflict(NodeReason.PAUSED, "a pause was asked for")
-    with pytest.raises(DeviceError, match="unavailable: a pause was asked for"):
-        bench.ensure(bench.entry("a"))
-
-
-def test_without_mig_mode_nothing_is_made(bench: Bench) -> None:
-    bench.unit.card = replace(bench.unit.card, mig_enabled=False)
-    with pytest.raises(ModeError, match="is off"):
-        bench.ensure(bench.entry("a"))
 
 
 NOT_OFFERED: dict[str, dict[str, object]] = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 
@@ -216,18 +215,6 @@ def test_a_lost_gpu_is_heard_of_and_usable_when_it_is_back(
     assert rig.prepared(rig.claim(SECOND))
 
 
-def test_a_slice_that_is_made_again_is_ready_again(rig: Rig) -> None:
-    ref = rig.claim(FIRST)
-    rig.prepared(ref)
-    rig.machine.wipe_gpu(0)
-    assert rig.daemon is not None
-    rig.daemon.janitor.tend(everything=True)
-    rig.poll()
-    wait_for("the condition", lambda: ready(rig, ref) == ("False", "SliceLost"))
-    assert rig.prepared(ref)
-    wait_for("the condition", lambda: ready(rig, ref) == ("True", "Prepared"))
-
-
 def test_a_wait_for_events_that_hangs_stops_nothing(
     make_rig: Callable[..., Rig],
     monkeypatch: pytest.MonkeyPatch,
@@ -296,18 +283,3 @@ def test_ignored_xids_are_added_to_the_defaults_and_all_means_all_but_the_fatal_
     assert rules.scope(79, gi_id=None) is Scope.GPU
     with pytest.raises(ValueError, match="'7x' is not the number of an XID"):
         read_rules(ignore="63,7x")
-
-
-def test_nobody_waits_any_more_for_the_events_of_a_gpu_that_left(rig: Rig) -> None:
-    first, second = (f"XIDs {rig.machine.gpu(i).uuid}" for i in (0, 1))
-
-    def waiting() -> set[str]:
-        return {first, second} & {t.name for t in threading.enumerate()}
-
-    wait_for("both", lambda: waiting() == {first, second})
-    with rig.machine.store.change() as state:
-        state.gpus.pop()
-    assert rig.daemon is not None
-    rig.daemon.hardware.discover()
-    rig.daemon.monitor.thread.notify()
-    wait_for("the end of one", lambda: waiting() == {first})

@@ -241,24 +241,6 @@ def test_what_is_gone_before_it_is_watched_has_ended(
         seen.watch.stop()
 
 
-def test_what_was_seen_at_the_start_does_not_end_before_all_is_listed(
-    rig: Rig, publish: Callable[..., None], hold: Callable[[Resource], threading.Event]
-) -> None:
-    seen = Seen(rig)
-    publish(rig, *dynamic())
-    seen.watch.look()
-    slices = hold(RESOURCE_SLICES)
-    seen.watch.start()
-    try:
-        wait_for("the Node", lambda: seen.watch._nodes.synced)
-        slices.set()
-        wait_for("the slices", lambda: seen.watch._slices.synced)
-    finally:
-        slices.set()
-        seen.watch.stop()
-    assert [c is not None for c in seen.conflicts] == [True]
-
-
 def test_under_nvidias_own_name_the_plugins_slices_are_no_conflict(rig: Rig) -> None:
     seen = Seen(rig, NVIDIA_DRIVER)
     own = object_name(0, driver=NVIDIA_DRIVER, node=rig.node)

@@ -45,18 +45,6 @@ OWN: dict[str, tuple[dict[str, object], bool]] = {
 }
 
 
-@pytest.mark.parametrize("case", OWN)
-def test_what_an_entry_made_is_its_own_and_whole_with_all_that_is_on_record(
-    bench: GpuBench, case: str
-) -> None:
-    changes, whole = OWN[case]
-    entry = replace(bench.made("a", State.PREPARED), **changes)  # type: ignore[arg-type]
-    instance = GpuInstance(entry.gi_id or 0, 19, PLACE)
-    assert bench.hardware.identity.own_instance(entry) == instance
-    assert bench.hardware.identity.is_whole(entry) is whole
-    assert bench.hardware.identity.find_own_instance(entry).whole is bool(entry.mig_uuid)
-
-
 BARE: dict[str, dict[str, object]] = {
     "half made": {"state": State.GI_CREATED, "ci_id": None, "mig_uuid": ""},
     "on its way out": {"state": State.DESTROYING, "ci_id": None},
@@ -91,19 +79,6 @@ def test_what_does_not_agree_with_the_record_is_neither_its_own_nor_in_doubt(
 ) -> None:
     entry = replace(bench.made("a", State.PREPARED), **NOT_THERE[case])  # type: ignore[arg-type]
     assert bench.hardware.identity.find_own_instance(entry) == FoundInstance()
-
-
-def test_what_is_gone_is_not_there(bench: GpuBench) -> None:
-    entry = bench.made("a", State.PREPARED)
-    bench.machine.destroy_slice(0, entry.gi_id or 0)
-    assert bench.hardware.identity.find_own_instance(entry) == FoundInstance()
-
-
-def test_without_an_id_it_is_found_by_its_place_and_profile(bench: GpuBench) -> None:
-    found = bench.machine.create_slice(0, "1g.5gb", start=4, compute=False)
-    bench.machine.create_slice(0, "1g.5gb", start=0)
-    own = bench.hardware.identity.own_instance(bench.entry("a"))
-    assert own == GpuInstance(found.gpu_instance, 19, PLACE)
 
 
 def test_one_wrong_answer_gives_no_instance_up(bench: GpuBench) -> None:
@@ -157,20 +132,6 @@ def test_several_compute_instances_are_of_others_unless_the_recorded_one_is_amon
     assert bench.hardware.identity.is_whole(entry)
 
 
-STRANGE: dict[str, dict[str, object]] = {
-    "nothing was made, as far as is recorded": {"state": State.INTENT, "gi_id": None},
-    "nor by a Prepare that failed": {"state": State.ORPHAN, "gi_id": None},
-    "its own was destroyed": {"state": State.CI_DESTROYED},
-}
-
-
-@pytest.mark.parametrize("case", STRANGE)
-def test_a_compute_instance_where_none_was_made_is_of_another(bench: GpuBench, case: str) -> None:
-    nothing: dict[str, object] = {"ci_id": None, "mig_uuid": ""}
-    entry = replace(bench.made("a", State.PREPARED), **nothing | STRANGE[case])  # type: ignore[arg-type]
-    assert others(bench, entry).other.endswith(STRANGE_WHY)
-
-
 # -- the UUID
 
 
@@ -183,15 +144,3 @@ def test_boot_place_ids_and_uuid_are_enough_in_every_state(
     entry = bench.made("a", state)
     bench.forget()
     assert bench.hardware.identity.is_whole(entry)
-
-
-@pytest.mark.parametrize("hidden", [True, False], ids=["hidden", "seen"])
-def test_before_the_uuid_is_on_record_any_one_compute_instance_is_its_own(
-    bench: GpuBench,
-    hidden: bool,  # noqa: FBT001 - a parameter of the test
-) -> None:
-    entry = bench.made("a", State.GI_CREATED, ci_id=None, mig_uuid="")
-    bench.machine.start_process(0, PID, gpu_instance=entry.gi_id or 0, compute_instance=0)
-    bench.session.names_processes = not hidden
-    found = bench.hardware.identity.find_own_instance(entry)
-    assert (found.own is not None, found.whole, found.bare) == (True, False, False)
