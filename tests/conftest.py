@@ -52,7 +52,7 @@ LONGEST = (
     "failures/stories/test_any_order.py",
     "failures/test_flat.py",
     "kubeletplugin/claims/test_prepare.py",
-    "kubeletplugin/check/test_checked.py",
+    "kubeletplugin/check/test_creating.py",
 )
 """Files with the longest single tests. They come first, lest one runs alone at the end."""
 

@@ -1,3 +1,5 @@
+"""Configuration of claims and classes: what is read of it, and what others make of it."""
+
 from __future__ import annotations
 
 import json
@@ -13,6 +15,7 @@ import yaml
 from api.config import (
     API_VERSION,
     DEFAULT,
+    GPU_KIND,
     KIND,
     DeviceConfig,
     NodesConfig,
@@ -174,3 +177,78 @@ def test_an_error_does_not_repeat_all_that_a_user_wrote(parameters: dict[str, An
     with pytest.raises(InvalidObjectError) as caught:
         decode({**HEAD, **parameters})
     assert len(str(caught.value)) < 700
+
+
+# -- sharing as users write it, and every way to write it wrong
+
+
+SLICE = {"apiVersion": API_VERSION, "kind": KIND}
+
+
+GPU = {"apiVersion": API_VERSION, "kind": GPU_KIND}
+
+
+@pytest.mark.parametrize(("text", "mebibytes"), [("512Mi", 512), ("8Gi", 8192), ("1Mi", 1)])
+def test_a_limit_of_memory_is_told_in_mebibytes(text: str, mebibytes: int) -> None:
+    limits = {"activeThreadPercentage": 50, "pinnedDeviceMemoryLimit": text}
+    mps = decode({**SLICE, "sharing": {"strategy": "MPS", "mps": limits}}).sharing.mps
+    assert (mps.memory_mebibytes, mps.limits_threads) == (mebibytes, True)
+
+
+# -- configuration as NVIDIA's DRA driver reads it: what it is here, and what is refused
+
+
+THEIR_GPU = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "GpuConfig"}
+
+
+THEIR_SLICE = {**THEIR_GPU, "kind": "MigDeviceConfig"}
+
+
+MEMORY = "sharing.mpsConfig.defaultPinnedDeviceMemoryLimit"
+
+
+def by_mps(**config: Any) -> dict[str, Any]:
+    return {"sharing": {"strategy": "MPS", "mpsConfig": config}}
+
+
+@pytest.mark.parametrize(
+    ("given", "strategy", "interval"),
+    [
+        (THEIR_GPU, "None", "Default"),
+        ({**THEIR_GPU, "sharing": {"strategy": "TimeSlicing"}}, "TimeSlicing", "Default"),
+        (
+            {**THEIR_GPU, "sharing": {"strategy": "TimeSlicing", "timeSlicingConfig": {}}},
+            *("TimeSlicing", "Default"),
+        ),
+        (
+            {
+                **THEIR_GPU,
+                "sharing": {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Long"}},
+            },
+            *("TimeSlicing", "Long"),
+        ),
+        ({**THEIR_SLICE, "sharing": {"strategy": "TimeSlicing"}}, "None", "Default"),
+        ({**THEIR_SLICE, "sharing": {"strategy": "MPS"}}, "MPS", "Default"),
+    ],
+)
+def test_what_nvidias_strategies_are_here(
+    given: dict[str, Any], strategy: str, interval: str
+) -> None:
+    config = decode(given)
+    assert (config.kind, config.sharing.strategy) == (given["kind"], strategy)
+    assert config.sharing.time_slicing.interval == interval
+    said = decode_named(given, of_class=False)
+    assert (said.sharing is not None) == ("sharing" in given)
+    assert said.placement == {}
+
+
+@pytest.mark.parametrize(
+    ("limit", "mebibytes"),
+    [("10Gi", 10240), ("512Mi", 512), ("10G", 9536), ("1.5Gi", 1536), (2**31, 2048), ("4096Ki", 4)],
+)
+def test_limits_of_memory_are_any_quantity_rounded_down_to_mebibytes(
+    limit: object, mebibytes: int
+) -> None:
+    given = by_mps(defaultActiveThreadPercentage=50, defaultPinnedDeviceMemoryLimit=limit)
+    mps = decode({**THEIR_GPU, **given}).sharing.mps
+    assert (mps.active_thread_percentage, mps.memory_mebibytes) == (50, mebibytes)

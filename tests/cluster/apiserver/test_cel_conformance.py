@@ -6,6 +6,9 @@ They have adminAccess, so that all may be given the same device.
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,17 +18,20 @@ from dra.common.resources import Obj
 from dra.gpu.devices import slice_attributes, slice_capacity
 from hack.cluster.api import Api, ApiError
 from hack.cluster.binaries import Binaries
-from hack.cluster.controlplane import ControlPlane
+from hack.cluster.controlplane import ADMIN, ControlPlane, Setup
 from sim.processes import wait_for
 from tests.cluster.harness.pods import add_fake_node, pod
 from tests.controller.helpers.objects import DRIVER, gpu, inventory
 from tests.dra.cel.test_cel import FAILING, LIBRARIES, NOT_SELECTED, SELECTED
-from tests.dra.cel.test_celoptionals import SAFE
-from tests.dra.cel.test_celrefusals import MALFORMED
+from tests.dra.cel.test_celrefusals import MALFORMED, SAFE
 from tests.dra.gpus import A100
 
 NODE = "cel-node"
+
+
 UNPROCESSABLE = 422
+
+
 CASES: list[tuple[str, str]] = [
     *((expression, "selected") for expression in (*SELECTED, *LIBRARIES, *SAFE)),
     *((expression, "not selected") for expression in NOT_SELECTED),
@@ -120,3 +126,43 @@ def test_the_scheduler_says_the_same_of_every_expression(served: Api) -> None:
             found[expression] = _wait(served, f"p{number}", expression)
     differing = {e: (ours, found[e]) for e, ours in CASES if found[e] != ours}
     assert differing == {}
+
+
+# -- the cases of the embedded API server hold on a real one, which is where they come from
+
+
+REPOSITORY = Path(__file__).parents[3]
+
+
+CONTROLLERS = (
+    "garbage-collector-controller",
+    "namespace-controller",
+    "serviceaccount-controller",
+)
+"""Deletion and the default service account, without which there are no pods."""
+
+
+@pytest.fixture
+def quiet(binaries: Binaries, root: Path) -> Iterator[ControlPlane]:
+    """Without the controllers that change or add to what the cases make."""
+    home = root / "conformance"
+    home.mkdir()
+    with ControlPlane(
+        binaries, home, setup=Setup(controllers=CONTROLLERS, scheduling=False)
+    ) as control_plane:
+        yield control_plane
+
+
+@pytest.mark.timeout(600)
+def test_the_cases_hold_on_a_real_api_server(quiet: ControlPlane) -> None:
+    """In one run: it empties its namespaces at the end, and would wait for those of another."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-n0", "-q", "tests/sim/conformance"],
+        cwd=REPOSITORY,
+        env={**os.environ, "CONFORMANCE_KUBECONFIG": str(quiet.kubeconfig(ADMIN))},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " passed" in done.stdout

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,20 +19,24 @@ from controller.serve.world import World
 from controller.write.in_flight import InFlight
 from controller.write.requests import Requests
 from dra.cel.kinds import Kinds
-from dra.common.resources import Obj
+from dra.common.resources import MIG_NODES, Obj
+from dra.gpu.mignode import from_mignode, to_mignode
 from dra.kube.client import KubeApi
 from hack.cluster import controlplane
 from hack.cluster.api import Api, ApiError
 from hack.cluster.binaries import Binaries
-from hack.cluster.controlplane import ControlPlane, Setup
+from hack.cluster.controlplane import ADMIN, ControlPlane, Setup
 from hack.cluster.installation import Installation
 from sim.processes import wait_for
 from tests.cluster.harness.accounts import CONTROLLER, acting, token
 from tests.cluster.rbac.requests import MERGE
 from tests.controller.helpers.bench import inline
 from tests.controller.helpers.objects import DRIVER, FINALIZER, mignode
+from tests.dra.gpu.test_mignode import INVENTORY
 
 COUNT, MARK = "nvidia.com/mig-1g.5gb.count", f"{DRIVER}/labels"
+
+
 VALUES: Obj = {"nodeLabels": {"enabled": True}}
 
 
@@ -133,3 +139,55 @@ def test_the_controller_changes_nothing_else_of_a_node(kept: Site, change: Obj) 
         return False  # the policy is not in force yet
 
     wait_for("refusal", refused)
+
+
+# -- the MigNode resource on a real API server
+
+
+KUBECTL = Path(sys.executable).parent / "kubectl"
+
+
+@pytest.fixture
+def kube(control_plane: ControlPlane, crds: None) -> Iterator[KubeApi]:
+    client = KubeApi.connect(str(control_plane.kubeconfig(ADMIN)), user_agent="cluster-tests")
+    yield client
+    for each in client.list(MIG_NODES).items:
+        if each["metadata"]["name"] == INVENTORY.node:
+            client.delete(MIG_NODES, INVENTORY.node)
+    client.close()
+
+
+def stored(kube: KubeApi) -> dict[str, Any]:
+    """Writes the inventory as the plugin does, object first, then its status."""
+    body = to_mignode(INVENTORY, transition_time="2026-11-21T10:00:00Z")
+    manager = "mig.dra.dev/kubelet-plugin"
+    spec = {key: value for key, value in body.items() if key != "status"}
+    kube.apply(MIG_NODES, spec, field_manager=manager)
+    status = {key: value for key, value in body.items() if key != "spec"}
+    kube.apply(MIG_NODES, status, field_manager=manager, subresource="status")
+    return kube.get(MIG_NODES, INVENTORY.node)
+
+
+def test_the_schema_keeps_every_field_of_an_inventory(kube: KubeApi) -> None:
+    assert from_mignode(stored(kube)) == INVENTORY
+
+
+def test_kubectl_shows_a_node_at_a_glance(kube: KubeApi, control_plane: ControlPlane) -> None:
+    stored(kube)
+    command = [str(KUBECTL), "--kubeconfig", str(control_plane.kubeconfig(ADMIN))]
+    shown = subprocess.run(
+        [*command, "get", "mn", INVENTORY.node], check=True, capture_output=True, text=True
+    ).stdout
+    heading, row = shown.splitlines()
+    assert heading.split()[:7] == [
+        "NAME",
+        "GPUS",
+        "SLICES",
+        "FREE",
+        "LARGEST",
+        "ALLOCATOR",
+        "READY",
+    ]
+    assert row.split()[0] == INVENTORY.node
+    assert " scheduler " in row
+    assert " True " in row

@@ -11,10 +11,18 @@ import pytest
 
 from dra.common.resources import Obj
 from hack.cluster import controlplane
-from hack.cluster.chart import notes
+from hack.cluster.chart import NAMESPACE, notes
 from hack.cluster.controlplane import ControlPlane
 from hack.cluster.installation import Installation, path
 from sim.processes import wait_for
+from tests.cluster.harness.accounts import CONTROLLER
+from tests.cluster.rbac.requests import (
+    CLAIMS,
+    MERGE,
+    MIGNODES,
+    PODS,
+    refusal,
+)
 
 
 def test_applying_the_chart_again_changes_nothing(installation: Installation) -> None:
@@ -68,3 +76,38 @@ def test_the_notes_show_who_still_holds_a_slice(claim: Obj, plane: ControlPlane)
     assert done.stderr == ""
     assert (claim["metadata"]["name"] in done.stdout) is held
     assert (done.returncode == 0) is held
+
+
+# -- requests that neither program has any need of, and may not make
+
+
+NOTHING_BUT = [
+    ("GET", "/api/v1/secrets"),
+    ("GET", f"/api/v1/namespaces/{NAMESPACE}/secrets"),
+    ("GET", "/api/v1/configmaps"),
+    ("POST", PODS),
+    ("POST", "/apis/rbac.authorization.k8s.io/v1/clusterroles"),
+    ("POST", f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{CONTROLLER}/token"),
+    ("PATCH", "/api/v1/nodes/node-a"),
+    ("DELETE", f"{CLAIMS}/x"),
+    ("DELETE", f"{MIGNODES}/node-b"),
+    ("DELETE", f"{PODS}/x"),
+    ("POST", f"{PODS}/x/binding"),
+]
+
+
+@pytest.mark.parametrize("who", ["plugin", "controller"])
+@pytest.mark.parametrize(("method", "where"), NOTHING_BUT)
+def test_neither_can_do_what_it_has_no_need_of(
+    who: str, method: str, where: str, request: pytest.FixtureRequest
+) -> None:
+    body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}}
+    status, text = refusal(
+        request.getfixturevalue(who),
+        method,
+        where,
+        body=None if method == "GET" else body,
+        content=MERGE if method == "PATCH" else "application/json",
+    )
+    assert status == 403
+    assert "cannot " in text

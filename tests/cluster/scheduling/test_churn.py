@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,10 +31,20 @@ from tests.cluster.scheduling.replicas import Replicas
 from tests.controller.helpers.objects import FINALIZER, allocated, gpu, inventory
 
 SECONDS = float(os.environ.get("MIG_CHURN_SECONDS", "180"))
+
+
 SEED = int(os.environ.get("MIG_SEED", "4"))
+
+
 SLOTS = 200
+
+
 BURST = 60
+
+
 NODES = tuple(f"fake-churn-{n}" for n in range(5))
+
+
 GPUS = 4
 
 
@@ -238,3 +249,41 @@ def _ended(replicas: Replicas, leader: str, *, how: str) -> Iterator[None]:
     else:
         assert process.stop() == 0
     yield
+
+
+# -- the checker of the churn tests sees what must not be, whoever allocated it
+
+
+DRIVER_NAME = "mig.dra.dev"
+
+
+def event(what: str, name: str, *devices: str, node: str = "a", driver: str = DRIVER_NAME) -> Any:
+    fields = [{"key": "metadata.name", "operator": "In", "values": [node]}]
+    results = [{"request": "r", "driver": driver, "pool": node, "device": d} for d in devices]
+    allocation = {
+        "devices": {"results": results},
+        "nodeSelector": {"nodeSelectorTerms": [{"matchFields": fields}]},
+    }
+    status = {"allocation": allocation} if devices else {}
+    return {"type": what, "object": {"metadata": {"uid": name, "name": name}, "status": status}}
+
+
+FIRST = event("MODIFIED", "first", "gpu-0-mig-3g20gb-9-4")
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        event("MODIFIED", "second", "gpu-0-mig-3g20gb-9-4"),
+        event("MODIFIED", "second", "gpu-0-mig-7g40gb-0-0"),
+        event("MODIFIED", "second", "gpu-0-mig-1g5gb-me-20-6"),
+        event("ADDED", "second", "gpu-1-mig-1g5gb-19-0", "gpu-0-mig-2g10gb-14-4"),
+        event("ADDED", "second", "gpu-1-mig-1g10gb-15-0", "gpu-1-mig-1g5gb-19-1"),
+    ],
+)
+def test_what_overlaps_is_seen(second: Any) -> None:
+    ledger = Ledger(DRIVER_NAME)
+    ledger.enter(FIRST)
+    ledger.enter(second)
+    assert len(ledger.overlaps) == 1
+    assert "second" in ledger.overlaps[0]

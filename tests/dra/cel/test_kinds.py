@@ -14,10 +14,12 @@ from dra.cel.selectors import Selectors
 from dra.common.cache import BoundedCache
 from dra.gpu.inventory import Gpu
 from dra.gpu.names import NVIDIA_DRIVER
-from tests.controller.helpers.objects import gpu, inventory
-from tests.dra.cel.slices import OWN
+from tests.controller.helpers.objects import DRIVER, gpu, inventory
+from tests.dra.cel.slices import OWN, SELECTORS
 
 ALIKE = (f"{OWN}.type == 'mig'", f"{OWN}.profile == '1g.5gb'")
+
+
 APART = (f"{OWN}.profile == '1g.5gb'", f"{OWN}.parentUUID == 'GPU-node-a-1'")
 
 
@@ -135,9 +137,6 @@ def test_an_index_tells_gpus_apart_and_a_function_of_such_a_name_does_not() -> N
     assert not kinds.tells_gpus_apart(("'ab'.indexOf('b') == 1",))
 
 
-# -- what is remembered
-
-
 def test_a_cache_is_bounded_by_weight_and_keeps_what_was_used_last() -> None:
     cache: BoundedCache[str, str] = BoundedCache(10, weigh=lambda key, value: len(key + value))
     cache.put("a", "12")
@@ -171,3 +170,64 @@ def test_answers_are_forgotten_in_time_and_asked_again(monkeypatch: pytest.Monke
     with pytest.raises(SelectorError):
         kinds.check(first)
     assert len(asked.jobs) == 1
+
+
+# -- classes whose selectors read our domain by name, and yet select devices of other drivers
+
+
+SHARED = "device.attributes['resource.kubernetes.io']"
+
+
+DYNAMIC = "device.attributes[device.driver]"
+
+
+SIZE = "device.capacity[device.driver].memory"
+
+
+WITHOUT = f"!has({OWN}.type)"
+
+
+def selects_others(*expressions: str) -> bool:
+    return Kinds(SELECTORS).selects_others(expressions, DRIVER)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        f"{OWN}.?type.orValue('x') == 'x' && {SHARED}.pcieRoot == 'pci0000:00'",
+        f"({OWN}.?type.orValue('none') == 'none') && {SHARED}.pcieRoot != 'q'",
+        f"device.driver != '{DRIVER}' && {SHARED}.?pcieRoot.orValue('') == 'pci0000:00'",
+        f"{WITHOUT} && has({SHARED}.pcieRoot)",
+        f"!('{DRIVER}' in device.attributes) && 'pcieRoot' in {SHARED}",
+        f"cel.bind(s, {SHARED}, s.pcieRoot == 'a' && s.numaNode == 1) && {WITHOUT}",
+        f"{OWN}.?type.orValue('x') != 'mig' && {DYNAMIC}.model == 'A100'",
+        f"device.driver == 'gpu.nvidia.com' && {OWN}.?type.orValue('x') in ['x'] && {DYNAMIC}.a",
+        f"{WITHOUT} && !{DYNAMIC}.broken",
+        f"{WITHOUT} && {DYNAMIC}.v.compareTo(semver('1.0.0')) >= 0 && {DYNAMIC}.type == 'gpu'",
+        f"{WITHOUT} && {SIZE}.isGreaterThan(quantity('10Gi'))",
+        f"['a.example.com'].exists(d, device.attributes[d].?model.orValue('') == 'm') && {WITHOUT}",
+    ],
+)
+def test_what_a_device_of_others_may_have_is_tried(expression: str) -> None:
+    assert selects_others(expression)
+    first, _, second = expression.partition(" && ")
+    if first.count("(") == first.count(")"):
+        assert selects_others(second, first), "in selectors of their own"
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        f"{OWN}.type == 'mig' && {SHARED}.pcieRoot == 'pci0000:00'",
+        f"{SHARED}.pcieRoot == 'pci0000:00' && {OWN}.type == 'mig'",
+        f"has({OWN}.type) && {SHARED}.pcieRoot == 'pci0000:00'",
+        f"{OWN}.?type.orValue('') == 'mig' && {DYNAMIC}.profile == '1g.5gb'",
+        f"device.driver == '{DRIVER}' && {SHARED}.?pcieRoot.orValue('') == ''",
+        f"device.driver == '{DRIVER}' && {WITHOUT}",
+        f"'{DRIVER}' in device.attributes && {SHARED}.pcieRoot.matches('^pci')",
+        f"device.capacity['{DRIVER}'].memory.compareTo(quantity('1Gi')) > 0 && {DYNAMIC}.a == 'p'",
+        f"{OWN}[?'type'].hasValue() && {DYNAMIC}.type == 'mig'",
+    ],
+)
+def test_no_device_of_others_has_attributes_of_our_domain(expression: str) -> None:
+    assert not selects_others(expression)

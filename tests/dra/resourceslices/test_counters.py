@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dra.common.quantity import mebibytes
-from dra.gpu.geometry import EMPTY, Geometry, Occupant, Placement
-from dra.resourceslices.resourceslices import CounterModel
+from dra.gpu.geometry import EMPTY, Geometry, Occupant, Placement, Profile
+from dra.gpu.inventory import Inventory
+from dra.resourceslices.partitions import offered, placements_in_order, size
+from dra.resourceslices.resourceslices import (
+    CounterModel,
+    Features,
+    Overhead,
+    SliceLayout,
+    overhead_fields,
+    read_overhead,
+)
 from sim.nvml.products import load_product, product_names
-from tests.dra.gpus import A100, THIRDS, product_geometry, profile
+from tests.dra.gpus import A100, THIRDS, node_of, product_geometry, profile, sliced_gpu
 from tests.dra.resourceslices.counters import amounts
 
 MIG_PRODUCTS = [name for name in product_names() if load_product(name).gi_profiles]
+
+
 TIGHT = Geometry(
     (
         profile("1x.1gb", 3, slices=2, memory=1000, starts=[0, 1, 2], size=1),
@@ -98,3 +112,126 @@ def test_an_instance_of_an_unknown_profile_takes_its_memory_slices() -> None:
     counters = amounts(CounterModel(A100).shared([Occupant(Placement(2, 2))]))
     assert [counters[f"memory-slice-{i}"] for i in range(8)] == [1, 1, 0, 0, 1, 1, 1, 1]
     assert counters["memory"] == 40192
+
+
+# -- pools of a node where kube-scheduler allocates: what cluster-autoscaler asks of them
+
+
+def specs(inventory: Inventory) -> list[dict[str, Any]]:
+    made = SliceLayout(offered(inventory, {}, taints=True), Features())
+    return [made.spec(index, generation=1) for index in range(len(made))]
+
+
+def nodes(product: str) -> list[list[dict[str, Any]]]:
+    """Slices of two nodes with four such GPUs each."""
+    geometry = product_geometry(product)
+    gpus = [sliced_gpu(minor, geometry) for minor in range(4)]
+    return [specs(node_of(*gpus, name=name)) for name in ("node-a", "node-b")]
+
+
+def without_identity(published: Any) -> Any:
+    """Content of a slice but for what cluster-autoscaler replaces in the copy of a node."""
+    return re.sub(r"node-[ab]", "node", repr(published))
+
+
+@pytest.mark.parametrize("product", [n for n in product_names() if product_geometry(n).profiles])
+def test_nodes_of_a_group_publish_the_same_and_nothing_that_is_not_local(product: str) -> None:
+    first, second = nodes(product)
+    assert without_identity(first) == without_identity(second) != "[]"
+    assert [s.get("nodeName") for s in first] == ["node-a"] * len(first)
+    assert not any(s.get("allNodes") or s.get("nodeSelector") for s in first)
+
+
+@pytest.mark.parametrize("product", [n for n in product_names() if product_geometry(n).profiles])
+def test_all_shared_counters_of_a_pool_are_identical(product: str) -> None:
+    sets = [c["counters"] for spec in nodes(product)[0] for c in spec.get("sharedCounters", ())]
+    assert len(sets) == 4
+    assert all(each == sets[0] for each in sets)
+
+
+# -- the order of placements: what stays possible after each
+
+
+def starts(geometry: Geometry, name: str) -> list[int]:
+    found = geometry.by_name(name)
+    assert found is not None
+    return [p.start for p in placements_in_order(geometry, found)]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        # Memory slice 7 is usable only together with 6: what takes 6 spoils no large profile more.
+        ("1g.5gb", [6, 5, 4, 3, 2, 1, 0]),
+        ("1g.10gb", [6, 4, 2, 0]),
+        ("2g.10gb", [4, 2, 0]),
+        # At 0 it would take the only place of 4g.
+        ("3g.20gb", [4, 0]),
+        ("7g.40gb", [0]),
+    ],
+)
+def test_an_a100_is_filled_from_the_end(name: str, expected: list[int]) -> None:
+    assert starts(A100, name) == expected
+
+
+@pytest.mark.parametrize("product", product_names())
+def test_every_placement_is_there_once_and_the_first_leaves_the_most(product: str) -> None:
+    if not load_product(product).gi_profiles:
+        pytest.skip("no MIG")
+    geometry = product_geometry(product)
+    for each in geometry.profiles:
+        ordered = placements_in_order(geometry, each)
+        assert sorted(ordered) == sorted(each.placements)
+        left = [_left(geometry, each, index) for index in range(len(ordered))]
+        assert left[0] == max(left)
+
+
+def _left(geometry: Geometry, wanted: Profile, index: int) -> int:
+    placement = placements_in_order(geometry, wanted)[index]
+    usage = geometry.add(EMPTY, Occupant(placement, wanted.id))
+    return sum(q.size for p in geometry.profiles for q in geometry.free_placements(usage, p))
+
+
+def test_small_comes_before_large_and_plain_before_variants() -> None:
+    assert [p.name for p in sorted(A100.profiles, key=size)] == [
+        "1g.5gb",
+        "1g.5gb+me",
+        "1g.10gb",
+        "2g.10gb",
+        "3g.20gb",
+        "4g.20gb",
+        "7g.40gb",
+    ]
+
+
+# -- overhead of a device on its node, as it is written in an option
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("", ()),
+        ("memory=512Mi", (("memory", "512Mi"),)),
+        (
+            " hugepages-2Mi=4Mi , cpu=100m,",
+            (("cpu", "100m"), ("hugepages-2Mi", "4Mi")),
+        ),
+    ],
+)
+def test_amounts_by_resource(text: str, read: Overhead) -> None:
+    assert read_overhead(text) == read
+    assert bool(overhead_fields(read)) == bool(read)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("memory", "'memory' has no quantity above 0; write memory=1, memory=512Mi"),
+        ("cpu=0", "'cpu=0' has no quantity above 0"),
+        ("memory=lots", "'memory=lots' has no quantity above 0"),
+        ("nvidia.com/gpu=1", "'nvidia.com/gpu=1' names no resource of a node; write cpu, memory"),
+    ],
+)
+def test_what_is_wrong_is_named(text: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says.replace(".", r"\.")):
+        read_overhead(text)

@@ -10,15 +10,20 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from kubeletplugin.check.report import Item, Mark
+from kubeletplugin.check.report import Item, Mark, Report
 from sim.nvml.cabi import Return
+from sim.nvml.cli import main
 from sim.nvml.faults import Fault
-from sim.nvml.machine import GpuSpec
+from sim.nvml.library import read_latencies
+from sim.nvml.machine import GpuSpec, Machine
 from tests.helpers.waiting import PATIENCE
-from tests.kubeletplugin.check.conftest import A100, H100, MakeNode, marks, text
+from tests.kubeletplugin.check.conftest import A100, H100, MakeNode, Node, marks, text
 
 OF_A_POD = {"KUBECONFIG", "NODE_NAME", "KUBERNETES_SERVICE_HOST"}
+
+
 SCREEN_LINES, SCREEN_COLUMNS = 45, 100
 
 
@@ -181,3 +186,54 @@ def test_profiles_are_told_without_mig_mode(make_node: MakeNode) -> None:
     node = make_node(H100)
     node.machine.set_mig_mode(0, enabled=False)
     assert "1g.10gb x7, 2g.20gb x3" in text(node.check().report, Item.PROFILES)
+
+
+# -- times that a check measures, and a simulated machine that takes them as its latencies
+
+
+CREATE = ("--create", "0", "--yes")
+
+
+SLOW = {
+    "nvmlDeviceCreateGpuInstanceWithPlacement": 0.02,
+    "nvmlGpuInstanceCreateComputeInstance": 0.03,
+    "nvmlGpuInstanceDestroy": 0.01,
+    "nvmlInit": 0.04,
+}
+
+
+def medians(report: Report) -> dict[str, float]:
+    return {name: report.times[name].median / 1000 for name in SLOW}
+
+
+def test_what_one_machine_takes_another_takes_by_its_report(
+    make_node: MakeNode, folder: Path
+) -> None:
+    first = make_node(A100)
+    first.machine.configure(latencies=SLOW)
+    measured = medians(first.check(*CREATE).report)
+    assert {name: measured[name] >= SLOW[name] for name in SLOW} == dict.fromkeys(SLOW, True)
+
+    report, second = folder / "measured.json", folder / "second"
+    first.file.rename(report)
+    arguments = ["init", "--state", str(second), "--gpu", A100, "--latencies", str(report)]
+    made = CliRunner().invoke(main, arguments)
+    assert made.exit_code == 0, made.output
+    machine = Machine(second)
+    assert {n: machine.state().latencies[n] for n in SLOW} == measured
+    again = medians(Node(machine, folder).check(*CREATE).report)
+    assert {name: again[name] >= measured[name] for name in SLOW} == dict.fromkeys(SLOW, True)
+
+
+def test_a_report_is_taken_by_a_machine_that_is_there_and_nothing_else_is(
+    make_node: MakeNode, folder: Path
+) -> None:
+    node = make_node(A100)
+    node.check()
+    state = ("--state", str(node.machine.directory))
+    assert CliRunner().invoke(main, ["latencies", *state, str(node.file)]).exit_code == 0
+    assert node.machine.state().latencies == read_latencies(node.file)
+    (folder / "other").write_text("{}")
+    refused = CliRunner().invoke(main, ["latencies", *state, str(folder / "other")])
+    assert refused.exit_code == 1
+    assert "no report" in refused.output

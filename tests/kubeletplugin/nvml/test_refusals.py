@@ -14,15 +14,26 @@ import pytest
 
 import sim.nvml
 from dra.gpu.inventory import GpuReason
+from kubeletplugin.nvml.errors import (
+    GpuNotFoundError,
+    InstanceNotFoundError,
+    NvmlError,
+    translate,
+)
 from kubeletplugin.nvml.gpus import Card, discover
 from kubeletplugin.nvml.session import Session
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec, Machine
 
 NOT_SUPPORTED = pynvml.NVML_ERROR_NOT_SUPPORTED
+
+
 CODES = (NOT_SUPPORTED, pynvml.NVML_ERROR_NO_PERMISSION, pynvml.NVML_ERROR_UNKNOWN)
 
+
 UNKNOWN_GPU, UNUSABLE = "it is left out", "it is shown, and unavailable"
+
+
 FACTS: dict[str, tuple[str, ...]] = {
     "nvmlDeviceGetName": ("product_name",),
     "nvmlDeviceGetCudaComputeCapability": ("cuda_compute_capability",),
@@ -37,6 +48,7 @@ FACTS: dict[str, tuple[str, ...]] = {
 }
 """By call, the fields of the GPU that are left out."""
 
+
 GPU = {
     "nvmlDeviceGetHandleByIndex": UNKNOWN_GPU,
     "nvmlDeviceGetUUID": UNKNOWN_GPU,
@@ -46,6 +58,7 @@ GPU = {
     "nvmlDeviceGetGpuInstancePossiblePlacements": UNUSABLE,
 }
 """By call, what becomes of the GPU; NOT_SUPPORTED says that it has no MIG, or not that profile."""
+
 
 OF_NO_GPU = {
     *("nvmlSystemGetDriverVersion", "nvmlSystemGetCudaDriverVersion", "nvmlDeviceGetCount"),
@@ -132,3 +145,22 @@ def test_what_passes_is_asked_again_of_that_gpu_alone(machine: Machine) -> None:
     assert {name.partition("_v")[0] for name in asked} <= {
         *("nvmlDeviceGetHandleByIndex", "nvmlDeviceGetUUID", "nvmlDeviceGetPciInfo"),
     }
+
+
+# -- codes of NVML as errors
+
+
+@pytest.mark.parametrize(
+    ("operation", "kind"),
+    [
+        ("nvmlDeviceGetHandleByPciBusId", GpuNotFoundError),
+        ("nvmlDeviceGetHandleByIndex", GpuNotFoundError),
+        ("nvmlDeviceGetGpuInstanceById", InstanceNotFoundError),
+        ("nvmlGpuInstanceGetComputeInstanceById", InstanceNotFoundError),
+        ("nvmlGpuInstanceDestroy", InstanceNotFoundError),
+    ],
+)
+def test_a_gpu_that_is_missing_is_no_instance_that_is_gone(
+    operation: str, kind: type[NvmlError]
+) -> None:
+    assert type(translate(operation, pynvml.NVML_ERROR_NOT_FOUND, gpu="GPU-1")) is kind

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable
+from pathlib import Path
 
+import pynvml
 import pytest
 
+import sim.nvml
 from dra.claims.reasons import NodeReason
 from dra.common.resources import RESOURCE_CLAIMS
 from dra.gpu.inventory import ClaimRef
-from kubeletplugin.gpus.gpu import Conflict
+from kubeletplugin.common import Listeners
+from kubeletplugin.gpus.gpu import Conflict, FifoLock
 from kubeletplugin.journal.entries import State
+from kubeletplugin.nvml.errors import HangError, NvmlError
+from kubeletplugin.nvml.session import Session
 from kubeletplugin.telemetry.observer import Action
-from sim.nvml.machine import GpuSpec
+from sim.nvml.faults import Fault
+from sim.nvml.machine import GpuSpec, Machine
 from sim.nvml.products import Variants
+from tests.dra.kube.clocks import FakeClock
 from tests.helpers.scrape import Scrape, collected, get, logged_port, scraped
-from tests.helpers.waiting import wait_for
+from tests.helpers.waiting import PATIENCE, wait_for
 from tests.kubeletplugin.claims.test_lost import look, vanish
 from tests.kubeletplugin.claims.test_reclaim import PID, in_use
 from tests.kubeletplugin.claims.test_restart import change_entry
@@ -254,3 +263,135 @@ def test_a_running_plugin_is_scraped_and_probed(make_rig: Callable[..., Rig]) ->
         assert found.value("process_resident_memory_bytes") > 1e6
         assert get(port, "/healthz") == (200, "ok\n")
         plugin.end()
+
+
+# -- metrics of NVML's calls and of waits for a GPU
+
+
+def test_nvml_calls_are_counted_by_code(rig: Rig) -> None:
+    rig.machine.inject(
+        Fault(
+            id="full",
+            function="nvmlDeviceCreateGpuInstanceWithPlacement",
+            action="return",
+            code=pynvml.NVML_ERROR_INSUFFICIENT_RESOURCES,
+        )
+    )
+    rig.refused(rig.claim("gpu-0-mig-1g5gb-19-4"))
+    rig.prepared(rig.claim("gpu-1-mig-1g5gb-19-0"))
+    found = scrape(rig)
+    create = "nvmlDeviceCreateGpuInstanceWithPlacement"
+    name = "mig_dra_nvml_calls_total"
+    assert found.value(name, operation=create, code="INSUFFICIENT_RESOURCES") == 1
+    assert found.value(name, operation=create, code="SUCCESS") == 1
+    assert found.value("mig_dra_nvml_call_duration_seconds_count", operation=create) == 2
+
+
+def test_a_call_that_hangs_counts_as_that(tmp_path: Path) -> None:
+    heard: list[tuple[str, str]] = []
+    sim.nvml.install(Machine.create(tmp_path / "hw", [GpuSpec("A30")]).directory)
+
+    def session(seconds: float) -> Session:
+        opened = Session(seconds=seconds, on_call=lambda name, code, _: heard.append((name, code)))
+        opened.open()
+        heard.clear()
+        return opened
+
+    release = threading.Event()
+
+    def hangs() -> None:
+        release.wait(PATIENCE)
+
+    with pytest.raises(HangError):
+        session(0.05).call(hangs, gpu="GPU-1")
+    release.set()
+    assert heard == [("hangs", "HANG")]
+
+    def refuses() -> None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_IN_USE)
+
+    with pytest.raises(NvmlError):
+        session(PATIENCE).call(refuses)
+    assert heard == [("refuses", "IN_USE")]
+
+
+def test_who_waits_for_a_gpu_is_heard_and_who_gets_it_at_once_is_not() -> None:
+    waits: list[float] = []
+    lock = FifoLock(waits.append)
+    with lock:
+        assert waits == []
+        assert not lock.enter(0.05)
+        assert len(waits) == 1
+        assert waits[0] >= 0.05
+
+        def wait() -> None:
+            with lock:
+                pass
+
+        waiter = threading.Thread(target=wait)
+        waiter.start()
+        wait_for("the waiter", lambda: len(lock._waiting) == 1)
+    waiter.join()
+    assert len(waits) == 2
+
+
+def test_the_lock_of_every_gpu_is_listened_to(rig: Rig) -> None:
+    assert rig.daemon is not None
+    count = "mig_dra_gpu_lock_wait_seconds_count"
+    for unit in rig.daemon.hardware.units():
+        with unit.lock:
+            before = scrape(rig).value(count)
+            assert not unit.lock.enter(0)
+            assert scrape(rig).value(count) > before
+
+
+# -- listeners to changes of the node: told soon, together, and not by whoever made the change
+
+
+def test_changes_of_a_moment_are_told_of_once_and_in_order_in_a_thread_of_its_own() -> None:
+    class Clock(FakeClock):
+        def wait(self, event: threading.Event, seconds: float) -> bool:
+            changed()
+            return super().wait(event, seconds)
+
+    told: list[tuple[str, bool]] = []
+    maker = threading.get_ident()
+    changed = Listeners(Clock())
+    for name in ("a", "b"):
+        changed.add(lambda name=name: told.append((name, threading.get_ident() == maker)))  # type: ignore[misc]
+    changed()
+    assert told == []
+    changed.thread.start()
+    wait_for("both", lambda: len(told) == 2)
+    changed()
+    wait_for("both again", lambda: len(told) == 4)
+    changed.thread.stop()
+    changed.thread.join()
+    assert told == [("a", False), ("b", False)] * 2
+
+
+def test_what_is_found_out_first_is_told_of_with_the_rest_and_not_once_more() -> None:
+    class Clock(FakeClock):
+        turns = 0
+
+        def wait(self, event: threading.Event, seconds: float) -> bool:
+            self.turns += seconds > 0
+            return super().wait(event, seconds)
+
+    told: list[str] = []
+    clock = Clock()
+    changed = Listeners(clock)
+    changed.add(lambda: told.append("listener"))
+
+    def find_out() -> None:
+        told.append("first")
+        changed()
+
+    changed.add_first(find_out)
+    changed.thread.start()
+    changed()
+    wait_for("the listener", lambda: "listener" in told)
+    changed.thread.stop()
+    changed.thread.join()
+    assert told == ["first", "listener"]
+    assert clock.turns == 1

@@ -1,5 +1,7 @@
 """What pynvml learns of simulated GPUs is what their fixtures say."""
 
+from __future__ import annotations
+
 import json
 from pathlib import Path
 from typing import Any
@@ -7,14 +9,19 @@ from typing import Any
 import msgspec
 import pynvml
 import pytest
+from click.testing import CliRunner, Result
 
+from sim.__main__ import main
 from sim.nvml.cabi import Return
 from sim.nvml.machine import GpuSpec
 from sim.nvml.products import FIXTURES, Product, load_product, product_names
+from sim.plugin import plugin_arguments
 from tests.sim.nvml.calls import create_at, device, gpu_instances, placements, refused
 from tests.sim.nvml.conftest import Start
 
 PRODUCTS = product_names()
+
+
 GPU_PROFILE_FIELDS = {
     "id": "id",
     "sliceCount": "slice_count",
@@ -174,3 +181,46 @@ def test_a_product_without_mig_says_so(start: Start, tmp_path: Path) -> None:
         pynvml.nvmlDeviceGetMigMode(device())
     with refused(Return.NOT_SUPPORTED):
         pynvml.nvmlDeviceSetMigMode(device(), 1)
+
+
+# -- products: no two are the same card
+
+
+@pytest.mark.parametrize("field", ["name", "pci_device_id"])
+def test_no_two_products_are_the_same_card(field: str) -> None:
+    """A file that was copied keeps what its pattern has."""
+    files = {name: str(getattr(load_product(name), field)) for name in product_names()}
+    twice = {n: value for n, value in files.items() if [*files.values()].count(value) > 1}
+    assert not twice, f"sim/nvml/fixtures: {field} is that of another product, correct it: {twice}"
+
+
+# -- the command line of the simulated hardware
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["nvml", *arguments])
+
+
+def test_a_machine_is_made_cut_and_shown(tmp_path: Path) -> None:
+    state = ("--state", str(tmp_path / "m"))
+    gpus = ("--gpu", "A100-SXM4-40GB", "--gpu", "A30")
+    assert run("init", *state, *gpus).exit_code == 0
+    created = run("create", *state, "3g.20gb", "--start", "0")
+    assert created.output.startswith("MIG-")
+    shown = run("show", *state).output
+    assert "0: NVIDIA A100-SXM4-40GB GPU-" in shown
+    assert f"0:4   3g.20gb      GPU instance  1  {created.output.strip()}" in shown
+    data = json.loads(run("show", *state, "--json").output)
+    assert [len(g["gpu_instances"]) for g in data["gpus"]] == [1, 0]
+
+
+def test_the_plugin_gets_the_machines_host_root_unless_told(tmp_path: Path) -> None:
+    state = tmp_path / "m"
+    run("init", "--state", str(state), "--gpu", "A30")
+    assert plugin_arguments(state, ["--node-name", "n"]) == [
+        "--node-name",
+        "n",
+        "--host-root",
+        str(state / "host"),
+    ]
+    assert plugin_arguments(state, ["--host-root=/x"]) == ["--host-root=/x"]

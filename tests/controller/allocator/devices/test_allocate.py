@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
+from itertools import combinations, product
+
 import pytest
 
 from dra.allocator.allocate import Allocator
 from dra.allocator.problem import Problem, examine
 from dra.claims.classes import generated_classes
 from dra.claims.reader import Reader
+from dra.claims.reasons import Reason
+from dra.claims.wants import MAX_CHOICES, choices
+from dra.common.resources import RESOURCE_CLAIMS
+from dra.gpu.inventory import Gpu
 from dra.pods.pods import read_pod
-from tests.controller.helpers.deciding import decide, devices, why
+from tests.controller.helpers.bench import Bench
+from tests.controller.helpers.deciding import decide, devices, problem, why
 from tests.controller.helpers.objects import (
     DRIVER,
     allocated,
     claim,
     cluster,
+    device_class,
+    filled,
+    first_available,
     gpu,
     mignode,
     node,
+    opaque,
     pod,
     request,
     versioned,
+    with_gpus,
 )
 
 SAME_GPU = [{"matchAttribute": "mig.dra.dev/parentUUID"}]
@@ -75,3 +87,183 @@ def test_pods_that_our_allocations_send_to_a_node_count_there_before_they_are_bo
     decision = decide(known, claim("c"), cpu="200m")
     assert decision is not None
     assert decision.node == "node-b"
+
+
+# -- ``firstAvailable``: the first alternative that fits somewhere is taken
+
+
+BIG_OR_SMALL = first_available("r", ("big", "mig-3g.20gb", {}), ("small", "mig-1g.5gb", {}))
+
+
+def test_an_alternative_may_ask_for_several_devices_and_is_bound_by_constraints() -> None:
+    asked = first_available("r", ("one", "mig-7g.40gb", {}), ("two", "mig-3g.20gb", {"count": 2}))
+    decision = decide(with_gpus(filled(0, 0), filled(1, 0)), claim("c", asked))
+    assert decision is not None
+    assert [p.request for p in decision.picks] == ["r/two", "r/two"]
+    same = [{"matchAttribute": "mig.dra.dev/parentUUID", "requests": ["r/two"]}]
+    found = why(with_gpus(filled(0, 0), filled(1, 0)), claim("c", asked, constraints=same))
+    assert "no other alternative fits either" in found.message
+
+
+def test_an_alternative_that_no_node_has_does_not_hide_why_another_waits() -> None:
+    known = with_gpus(filled(0, 0, 4))
+    strange = "device.attributes['mig.dra.dev'].profile == '9g.1gb'"
+    asked = first_available(
+        "r",
+        ("strange", "mig.dra.dev", {"selectors": [{"cel": {"expression": strange}}]}),
+        ("big", "mig-7g.40gb", {}),
+    )
+    found = why(known, claim("c", asked))
+    assert found.reason is Reason.WAITING
+    assert "no room for 7g.40gb" in found.message
+
+
+@pytest.mark.parametrize("sizes", [(3,), (2, 3), (8, 8, 8), (8, 8, 8, 8)])
+def test_choices_come_by_the_sum_of_their_ranks_each_once(sizes: tuple[int, ...]) -> None:
+    requests = [
+        first_available(f"r{i}", *((f"s{n}", "mig-1g.5gb", {}) for n in range(size)))
+        for i, size in enumerate(sizes)
+    ]
+    found = problem(cluster("node-a"), claim("c", *requests)).claims
+    ranks = [
+        tuple(int(w.request.rpartition("/s")[2]) for w in chosen.wants)
+        for (chosen,) in choices(found)
+    ]
+    everything = sorted(product(*(range(s) for s in sizes)), key=lambda r: (sum(r), r))
+    assert ranks == everything[:MAX_CHOICES]
+
+
+def test_the_allocation_names_the_subrequest_and_carries_what_belongs_to_it() -> None:
+    bench = Bench("node-a")
+    toleration = {"key": "example.com/hot", "operator": "Exists"}
+    asked = first_available(
+        "r",
+        ("big", "mig-9g.90gb", {}),
+        ("small", "mig-1g.5gb", {"tolerations": [toleration]}),
+    )
+    expression = f"device.driver == '{DRIVER}' && false"
+    none = versioned(device_class("mig-9g.90gb", expression, config=[opaque("spread")]))
+    bench.cluster.set_class(none)
+    config = [opaque("best-fit", "r/small"), opaque("spread", "r/big")]
+    bench.claim(claim("c", asked, config=config))
+    bench.pod(pod("p", "c"))
+    bench.run()
+    allocation = bench.api.get(RESOURCE_CLAIMS, "c")["status"]["allocation"]
+    (result,) = allocation["devices"]["results"]
+    assert result["request"] == "r/small"
+    assert result["tolerations"] == [toleration]
+    assert [c["requests"] for c in allocation["devices"]["config"]] == [["r/small"]]
+
+
+# -- ``allocationMode: All``: every device of a node, or none
+
+
+ALL = {"allocationMode": "All"}
+
+
+def test_all_of_slices_that_overlap_is_refused_with_the_remedy() -> None:
+    found = why(with_gpus(gpu(0)), claim("c", request("r", "mig.dra.dev", **ALL)))
+    assert found.reason is Reason.UNSUPPORTED
+    for told in ("'r'", "overlap", "mig-1g.5gb", "gpu.dra.dev", "count"):
+        assert told in found.message
+
+
+def test_all_of_more_than_a_claim_holds_is_refused_with_the_numbers() -> None:
+    found = why(with_gpus(*(gpu(n) for n in range(5))), claim("c", request("r", **ALL)))
+    assert found.reason is Reason.UNSUPPORTED
+    assert "35 devices" in found.message
+    assert "32" in found.message
+
+
+def test_all_is_counted_with_the_other_requests_of_its_claim() -> None:
+    known = with_gpus(*(gpu(n) for n in range(4)), *(gpu(n, mig=False) for n in range(4, 9)))
+    slices, whole = request("a", "mig-1g.5gb", **ALL), request("b", "gpu.dra.dev", count=5)
+    found = why(known, claim("c", slices, whole))
+    assert found.reason is Reason.UNSUPPORTED
+    assert "33 devices" in found.message
+    assert len(devices(decide(known, claim("c", slices), claim("d", whole)))) == 33
+
+
+# -- ``matchAttribute``: devices that agree are found exactly when they exist, however many GPUs
+
+
+ON_ONE_GPU = {"matchAttribute": "mig.dra.dev/parentUUID"}
+
+
+ROOT = "resource.kubernetes.io/pcieRoot"
+
+
+def on_switches(node: str, *switches: str) -> list[Gpu]:
+    """Empty GPUs below the given PCIe roots."""
+    return [gpu(n, node, pcie_root=switch) for n, switch in enumerate(switches)]
+
+
+def test_pairs_each_on_a_gpu_of_its_own_are_found_on_a_large_node() -> None:
+    """GPUs to the power of pairs: more than anyone can try."""
+    pairs = [(f"a{n}", f"b{n}") for n in range(6)]
+    constraints = [{**ON_ONE_GPU, "requests": [*pair]} for pair in pairs]
+    constraints += [
+        {"distinctAttribute": "mig.dra.dev/parentUUID", "requests": [one[0], other[0]]}
+        for one, other in combinations(pairs, 2)
+    ]
+    requests = [request(name, "mig-3g.20gb") for pair in pairs for name in pair]
+    full = [filled(n, *range(7)) for n in range(5)]
+    wanted = claim("c", *requests, constraints=constraints)
+    decision = decide(with_gpus(*full, *(gpu(n) for n in range(5, 11))), wanted)
+    assert decision is not None
+    on = {pick.request: pick.gpu for pick in decision.picks}
+    assert all(on[a] == on[b] for a, b in pairs)
+    assert len(set(on.values())) == 6
+    assert decide(with_gpus(*full, *(gpu(n) for n in range(5, 10))), wanted) is None
+
+
+def test_slices_below_one_switch_are_found_on_each_node_by_its_own_switches() -> None:
+    """Nodes with GPUs in equal states are not alike where their wiring is compared."""
+    apart = on_switches("node-a", "pci0000:00", "pci0000:80")
+    together = on_switches("node-b", "pci0000:00", "pci0000:00")
+    requests = [request("r", "mig-4g.20gb", count=2)]
+    for kind, home in (("matchAttribute", "node-b"), ("distinctAttribute", "node-a")):
+        known = cluster("node-a", "node-b")
+        known.set_mignode(mignode("node-a", *apart))
+        known.set_mignode(mignode("node-b", *together))
+        decision = decide(known, claim("c", *requests, constraints=[{kind: ROOT}]))
+        assert decision is not None
+        assert decision.node == home
+
+
+# -- placement policies, per class, claim and request
+
+
+def test_claims_of_one_pod_are_each_placed_by_their_own_policy() -> None:
+    """One goes to the fullest GPU, the other to the emptiest, whichever comes first."""
+    for order in (("pack", "part"), ("part", "pack")):
+        known = with_gpus(gpu(0), filled(1, 0, 1, 2, 3), filled(2, 0, 1))
+        claims = {
+            "pack": claim("pack", config=[opaque("best-fit")]),
+            "part": claim("part", config=[opaque("spread")]),
+        }
+        decision = decide(known, *(claims[name] for name in order))
+        assert decision is not None
+        assert {p.claim.name: p.gpu for p in decision.picks} == {"pack": "gpu-1", "part": "gpu-0"}
+
+
+def test_requests_of_one_claim_may_have_policies_of_their_own() -> None:
+    known = with_gpus(gpu(0), filled(1, 0, 1, 2, 3))
+    both = claim(
+        "c", request("a"), request("b"), config=[opaque("spread", "a"), opaque("best-fit", "b")]
+    )
+    decision = decide(known, both)
+    assert decision is not None
+    assert {p.request: p.gpu for p in decision.picks} == {"a": "gpu-0", "b": "gpu-1"}
+
+
+def test_the_policy_of_a_class_decides_for_its_claims() -> None:
+    known = with_gpus(gpu(0), filled(1, 0, 1, 2, 3))
+    expression = f"device.attributes['{DRIVER}'].profile == '1g.5gb'"
+    for policy, expected in (("spread", "gpu-0"), ("best-fit", "gpu-1")):
+        body = device_class(policy, f"device.driver == '{DRIVER}' && {expression}")
+        body["spec"]["config"] = [opaque(policy)]
+        known.set_class(versioned(body))
+        decision = decide(known, claim(f"c-{policy}", request("r", policy)))
+        assert decision is not None
+        assert decision.picks[0].gpu == expected

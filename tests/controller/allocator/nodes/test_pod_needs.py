@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from dra.common.resources import Obj
 from tests.controller.helpers.bench import Bench
-from tests.controller.helpers.deciding import why
+from tests.controller.helpers.deciding import decide, why
 from tests.controller.helpers.needs import (
     HOST,
     ZONE,
@@ -26,8 +27,12 @@ from tests.controller.helpers.needs import (
 )
 from tests.controller.helpers.objects import (
     claim,
+    gpu,
+    instance,
+    mignode,
     node,
     pod,
+    request,
     versioned,
 )
 
@@ -47,9 +52,6 @@ def test_the_port_that_is_taken_everywhere_is_named() -> None:
     assert "host port TCP 8080 taken" in why(known, claim("c"), containers=ports(8080)).message
 
 
-# -- affinity between pods
-
-
 def test_a_pod_that_is_not_bound_yet_is_not_sought_and_is_shunned() -> None:
     """kube-scheduler may come to the one that seeks it first."""
     known = world(a="x", b="y")
@@ -61,9 +63,6 @@ def test_a_pod_that_is_not_bound_yet_is_not_sought_and_is_shunned() -> None:
     known.hosts.place(waiting, "a")
     assert place(known, affinity=affine(ZONE, selector(app="db"))) is None
     assert place(known, affinity=affine(ZONE, selector(app="db"), anti=True)) == "b"
-
-
-# -- topology spread
 
 
 def test_nodes_that_the_pod_cannot_go_to_count_as_the_policies_say() -> None:
@@ -100,9 +99,6 @@ def test_a_domain_is_not_filled_before_those_that_are_about_to_come_are_there() 
     assert place(known, {"app": "web"}, topologySpreadConstraints=even) is None
     other(known, "one", "a", {"app": "web"})
     assert place(known, {"app": "web"}, topologySpreadConstraints=even) == "b"
-
-
-# -- woken by others
 
 
 def bench(**zones: str) -> Bench:
@@ -194,3 +190,78 @@ def test_of_each_namespace_so_many_terms_that_shun_others_are_read(
     assert place(known, {"app": "x"}) == "a", "what is beyond counts no more, others' terms do"
     known.remove_pod(("hostile", "d0"))
     assert place(known, {"app": "x"}) == "c"
+
+
+# -- preferences of pods decide between nodes that are equal otherwise, and between these alone
+
+
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+
+
+def liking(topology: str, labels: Obj, *, anti: bool = False, weight: int = 1) -> Obj:
+    term = {"topologyKey": topology, "labelSelector": labels}
+    kind = "podAntiAffinity" if anti else "podAffinity"
+    return {kind: {PREFERRED: [{"weight": weight, "podAffinityTerm": term}]}}
+
+
+def liking_zone(zone: str, *, weight: int = 1) -> Obj:
+    expression = {"key": ZONE, "operator": "In", "values": [zone]}
+    term = {"weight": weight, "preference": {"matchExpressions": [expression]}}
+    return {"nodeAffinity": {PREFERRED: [term]}}
+
+
+def soft(topology: str, labels: Obj) -> list[Obj]:
+    return spread(topology, labels, whenUnsatisfiable="ScheduleAnyway")
+
+
+TWO = ([request()], [request(), request("s")])
+
+
+@pytest.mark.parametrize("requests", TWO)
+@pytest.mark.parametrize(
+    ("spec", "where"),
+    [
+        ({}, "a"),
+        ({"affinity": liking_zone("y")}, "b"),
+        ({"affinity": liking_zone("q")}, "a"),
+        ({"affinity": liking(ZONE, {"matchLabels": {"app": "web"}})}, "b"),
+        ({"affinity": liking(HOST, {"matchLabels": {"app": "db"}}, anti=True)}, "b"),
+        ({"topologySpreadConstraints": soft(ZONE, {"matchLabels": {"app": "db"}})}, "b"),
+        ({"topologySpreadConstraints": soft(ZONE, {"matchLabels": {"app": "web"}})}, "a"),
+        ({"topologySpreadConstraints": soft("rack", {"matchLabels": {"app": "db"}})}, "a"),
+    ],
+)
+def test_what_a_pod_prefers_decides_between_equals(
+    spec: Obj, where: str, requests: list[Obj]
+) -> None:
+    known = world(a="x", b="y")
+    other(known, "on-a", "a", {"app": "db"})
+    other(known, "on-b", "b", {"app": "web"})
+    found = decide(known, claim("c", *requests), **spec)
+    assert found is not None
+    assert found.node == where
+
+
+@pytest.mark.parametrize("requests", TWO)
+def test_a_fuller_gpu_goes_before_what_a_pod_prefers(requests: list[Obj]) -> None:
+    known = world(a="x", b="y")
+    known.set_mignode(mignode("a", gpu(node="a", instances=(instance("3g.20gb", 4),))))
+    found = decide(known, claim("c", *requests), affinity=liking_zone("y"))
+    assert found is not None
+    assert found.node == "a"
+
+
+def test_what_is_preferred_is_weighed_by_how_many_there_are() -> None:
+    known = world(a="x", b="y", c="z")
+    for number, where in enumerate("abb"):
+        other(known, f"o{number}", where, {"app": "web"})
+    both = liking(ZONE, selector(app="web"), weight=1) | liking_zone("z", weight=100)
+    assert place(known, affinity=liking(ZONE, selector(app="web"))) == "b"
+    assert place(known, affinity=both) == "b", "each counts up to 100, and b is first by name"
+    assert place(known, affinity=liking_zone("z")) == "c"
+
+
+def test_a_node_that_is_preferred_and_does_not_fit_is_not_taken() -> None:
+    known = world(a="x", b="y")
+    other(known, "o", "b", containers=ports(80))
+    assert place(known, affinity=liking_zone("y"), containers=ports(80)) == "a"

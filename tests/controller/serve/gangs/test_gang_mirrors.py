@@ -8,9 +8,13 @@ from dra.gangs.membership import KUBERNETES, VOLCANO
 from dra.kube.client import KubeApi, first_served
 from dra.kube.errors import ObjectNotFoundError, UnavailableError
 from dra.kube.reflector import Change
+from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.objects import cluster, pod, versioned
+from tests.controller.serve.gangs.gangpods import NODES, group, grouped, held, told
 
 VERSIONS = [KUBERNETES.at_version(version) for version in KUBERNETES.versions]
+
+
 OLDER = KUBERNETES.at_version("v1alpha2")
 
 
@@ -59,3 +63,30 @@ def test_changes_of_each_kind_reach_the_gangs() -> None:
     known.remove_pod(("default", "p"))
     assert gang.key in known.take_effects().gone_gangs
     assert known.gangs.find(("default", "p")) is None
+
+
+# -- gangs named by objects of other projects, where those are known
+
+
+def test_an_object_says_how_many_where_it_is_known() -> None:
+    resource = KUBERNETES.at_version("v1alpha2")
+    bench = Bench(*NODES)
+    bench.cluster.gangs.note_listed(resource)
+    grouped(bench, 0, 1)
+    bench.run()
+    assert not held(bench, "a")
+    assert "PodGroup default/a of scheduling.k8s.io does not exist" in told(bench, "a-0")
+    bench.cluster.gangs.change_group(resource, ("default", "a"), group(3))
+    bench.run(seconds=11.0)
+    assert "once 3 of its pods" in told(bench, "a-0")
+    grouped(bench, 2)
+    bench.run()
+    assert len(held(bench, "a")) == 3
+
+
+def test_each_pod_is_by_itself_where_such_objects_are_not_known() -> None:
+    bench = Bench(*NODES)
+    bench.cluster.gangs.note_listed(VOLCANO.at_version("v1beta1"))
+    grouped(bench, 0)
+    bench.run()
+    assert held(bench, "a") == ["a-0"]

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from dra.common.resources import PODS, RESOURCE_CLAIMS, Obj
 from dra.gangs.membership import COUNT_LABEL, NAME_LABEL
+from dra.kube.errors import ConflictError, UnavailableError
+from tests.controller.allocator.nodes.test_preemption import other, site
 from tests.controller.helpers.bench import Bench
-from tests.controller.helpers.desk import Desk
-from tests.controller.helpers.objects import FINALIZER, pod, request
+from tests.controller.helpers.desk import STATUS, Desk, at_desk, settle, wants, watch
+from tests.controller.helpers.fakeapi import once
+from tests.controller.helpers.objects import FINALIZER, claim, pod, request
 from tests.controller.serve.gangs.gangpods import NODES, create, delete, held, refuse, told
+from tests.controller.world.worldchecks import check_held_once
 
 
 def test_pods_beyond_those_that_are_needed_are_served_one_by_one() -> None:
@@ -193,3 +200,106 @@ def test_a_pod_that_is_not_among_those_that_are_needed_is_served_by_itself() -> 
     bench.change_claim("c", allocation=None)
     bench.run(seconds=1.0)
     assert "once 2 of its pods" in told(bench, "a-0")
+
+
+# -- writes for pods of gangs whose answers were lost: what they may have given stays theirs
+
+
+def test_what_a_lost_answer_may_have_given_to_a_gang_is_given_to_nobody_else() -> None:
+    bench, desk = at_desk("node-a")
+    body = pod("a-0", "x", "y")
+    body["metadata"]["labels"] = {NAME_LABEL: "a", COUNT_LABEL: "2"}
+    for name in ("x", "y"):
+        bench.claim(claim(name, request("r", "mig-1g.5gb")))
+    bench.pod(body)
+    create(bench, "a", 1, size="2", profile="1g.5gb")
+    bench.run()
+    bench.api.lost = once(STATUS, UnavailableError("no answer"))
+    desk.work_off()
+    assert bench.devices("x"), "stored, but neither the answer nor the watch has told it"
+    bench.run()
+    create(bench, "a", 2, size="2", profile="1g.5gb")  # the gang is decided anew
+    bench.run(seconds=1.0)
+    for number in range(3):
+        wants(bench, f"p-{number}", "1g.5gb")
+    settle(bench, desk)
+    watch(bench, "x")
+    settle(bench, desk, seconds=1.0)
+    objects = bench.api.objects.items()
+    claims = [(n, o) for (kind, n), o in objects if kind == RESOURCE_CLAIMS.plural]
+    check_held_once(claims)
+    assert all(bench.devices(name) for name in ("x", "y", "a-1", "p-2"))
+
+
+# -- a gang of high priority is allocated where kube-scheduler would end others for its pods
+
+
+def ask(made: Bench, *numbers: int, cpu: str = "2", priority: int = 100, **spec: Any) -> None:
+    size = str(len(numbers))
+    create(made, "a", *numbers, size=size, profile="1g.5gb", cpu=cpu, priority=priority, **spec)
+    made.run()
+
+
+def nominated(made: Bench) -> set[str]:
+    """The pods of the gang that become nominated, as they are written."""
+    seen: set[str] = set()
+
+    def see(_: str) -> None:
+        for name in ("a-0", "a-1"):
+            if made.api.get(PODS, name).get("status", {}).get("nominatedNodeName"):
+                seen.add(name)
+
+    made.api.lost = see
+    return seen
+
+
+def test_it_goes_where_lower_priorities_fill_the_cpu() -> None:
+    made = site("a", "b")
+    for where in ("a", "b"):
+        other(made, f"on-{where}", where, cpu="4")
+    ask(made, 0, 1, cpu="3")
+    assert {made.node_of(name) for name in held(made, "a")} == {"a", "b"}
+
+
+def test_on_one_node_it_counts_who_has_to_end_for_all_of_them() -> None:
+    made = site("a")
+    for number in range(4):
+        other(made, f"x-{number}", "a", cpu="1", priority=number)
+    ask(made, 0, 1)
+    assert held(made, "a") == ["a-0", "a-1"]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "spec"),
+    [
+        ([0, 1, 2], {}),
+        ([0, 1], {"priority": 3}),
+        ([0, 1], {"preemptionPolicy": "Never"}),
+    ],
+    ids=["too many", "of equals", "never"],
+)
+def test_none_has_any_where_that_is_not_enough_for_all(numbers: list[int], spec: Obj) -> None:
+    made = site("a")
+    for number in range(4):
+        other(made, f"x-{number}", "a", cpu="1", priority=number)
+    ask(made, *numbers, **spec)
+    assert not held(made, "a")
+    assert "insufficient cpu" in told(made, "a-0")
+
+
+def test_nobody_is_to_end_for_a_gang_before_all_of_it_have_theirs() -> None:
+    made = site("a", "b")
+    for where in ("a", "b"):
+        other(made, f"on-{where}", where, cpu="4")
+    allowed = refuse(made, "a-1", ConflictError("stale", status=409))
+    ask(made, 0, 1, cpu="3")
+    seen = nominated(made)
+    made.run(seconds=5.0)
+    made.run(seconds=5.0)
+    assert held(made, "a") == ["a-0"]
+    assert not seen
+    allowed()
+    for _ in range(8):
+        made.run(seconds=4.0)
+    assert held(made, "a") == ["a-0", "a-1"]
+    assert seen == {"a-0", "a-1"}

@@ -1,14 +1,20 @@
 """Events as they are stored: their form, their names, and when one is counted up."""
 
+from __future__ import annotations
+
+import threading
 from typing import Any
 
 import pytest
 
 from dra.common.resources import Obj
+from dra.kube import events
+from dra.kube.client import KubeApi
+from dra.kube.errors import KubeError
 from dra.kube.events import EventLimits
 from tests.dra.kube.clocks import FakeClock
-from tests.dra.kube.events.recorders import EVENTS, OK, POD, Make, sent
-from tests.dra.kube.stub import Stub, eventually, refuse, thing
+from tests.dra.kube.events.recorders import EVENTS, NODE, OK, POD, Make, sent
+from tests.dra.kube.stub import Stub, drop, eventually, refuse, thing
 from tests.helpers.waiting import PATIENCE
 
 
@@ -154,3 +160,167 @@ def test_an_event_waits_until_what_it_reports_has_had_its_time(
     eventually(lambda: len(stub.requests) == 2)
     assert clock.waits[0] == 0.5
     assert sum(clock.waits) <= 1.0  # the second may have been emitted during the wait for the first
+
+
+# -- how events are sent: beside the program's work, in limits, and through failures
+
+
+def test_what_waits_to_be_sent_is_counted_without_requests(
+    stub: Stub, make: Make, clock: FakeClock
+) -> None:
+    gate = threading.Event()
+
+    def slowly(handler: Any) -> None:
+        assert gate.wait(PATIENCE)
+        OK(handler)
+
+    stub.calls += [slowly, OK]
+    recorder = make()
+    recorder.emit(NODE, "First", "keeps the sender busy")
+    eventually(lambda: len(stub.requests) == 1)
+    for _ in range(100):
+        recorder.emit(POD, "Waiting", "full")
+        clock.at += 1
+    assert not recorder.flush(0.05)
+    gate.set()
+    assert recorder.flush(PATIENCE)
+    assert len(stub.requests) == 2
+    body = stub.requests[1].body
+    assert (body["count"], body["lastTimestamp"]) == (100, "2026-01-01T00:01:39Z")
+    assert recorder.dropped == 0
+
+
+def test_one_object_cannot_flood_the_server_and_others_are_not_held_up(
+    stub: Stub, make: Make, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stub.calls += [OK] * 20
+    monkeypatch.setattr(events, "_BURST", 3)
+    recorder = make()
+    for number in range(10):
+        recorder.emit(POD, "Waiting", f"reason {number}")
+    recorder.emit(NODE, "Fine", "ok")
+    assert recorder.flush(PATIENCE)
+    assert len(stub.requests) == 4
+    assert recorder.dropped == 7
+    clock.at += 125
+    for number in range(10):
+        recorder.emit(POD, "Waiting", f"later {number}")
+    assert recorder.flush(PATIENCE)
+    assert len(stub.requests) == 6
+
+
+def test_events_of_one_namespace_neither_delay_nor_push_out_those_of_another(
+    stub: Stub, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = threading.Event()
+
+    def slowly(handler: Any) -> None:
+        assert gate.wait(PATIENCE)
+        OK(handler)
+
+    stub.calls += [slowly, *[OK] * 5]
+    monkeypatch.setattr(events, "_MOST_WAITING", 5)
+    recorder = make()
+    recorder.emit(POD, "First", "keeps the sender busy")
+    eventually(lambda: len(stub.requests) == 1)
+    recorder.emit(thing("early", namespace="few"), "Waiting", "early")
+    for number in range(20):
+        recorder.emit(POD, "Waiting", f"many {number}")
+    recorder.emit(thing("late", namespace="other"), "Waiting", "late")
+    gate.set()
+    assert recorder.flush(PATIENCE)
+    messages = [request.body["message"] for request in stub.requests[1:]]
+    assert messages == ["early", "many 17", "late", "many 18", "many 19"]
+
+
+def test_a_server_that_is_away_for_a_moment_loses_nothing(
+    stub: Stub, make: Make, clock: FakeClock
+) -> None:
+    stub.calls += [drop, refuse(503), refuse(429, retry_after=900), OK]
+    recorder = make()
+    recorder.emit(POD, "Waiting", "full")
+    assert recorder.flush(PATIENCE)
+    assert len(stub.requests) == 4
+    assert len({request.body["metadata"]["name"] for request in stub.requests}) == 1
+    assert recorder.dropped == 0
+    assert clock.waits[-1] == 900
+
+
+def test_an_event_that_was_stored_although_the_answer_was_lost_is_sent_once(
+    stub: Stub, make: Make, clock: FakeClock
+) -> None:
+    stub.calls += [drop, refuse(409, "AlreadyExists"), OK]
+    recorder = make()
+    for _ in range(2):
+        recorder.emit(POD, "Waiting", "full")
+        assert recorder.flush(PATIENCE)
+    assert [method for method, _ in sent(stub)] == ["POST", "POST", "PATCH"]
+    assert recorder.dropped == 0
+
+
+def test_a_refused_event_is_dropped_with_a_warning_and_the_next_is_sent(
+    stub: Stub, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    stub.calls += [refuse(403, "Forbidden", "no create on events"), OK]
+    recorder = make()
+    recorder.emit(POD, "Waiting", "full")
+    recorder.emit(POD, "Waiting", "still full")
+    assert recorder.flush(PATIENCE)
+    assert len(stub.requests) == 2
+    assert recorder.dropped == 1
+    assert "no create on events" in caplog.text
+
+
+def test_a_server_that_stays_away_costs_the_event_not_the_program(stub: Stub, make: Make) -> None:
+    stub.calls += [refuse(500)] * 4 + [OK]
+    recorder = make()
+    recorder.emit(POD, "Waiting", "full")
+    recorder.emit(POD, "Waiting", "still full")
+    assert recorder.flush(PATIENCE)
+    assert [request.body["message"] for request in stub.requests] == ["full"] * 4 + ["still full"]
+    assert recorder.dropped == 1
+
+
+def test_close_sends_what_waits_and_takes_nothing_more(stub: Stub, make: Make) -> None:
+    stub.calls += [OK, OK]
+    recorder = make()
+    recorder.emit(POD, "Waiting", "full")
+    recorder.emit(POD, "Waiting", "still full")
+    recorder.close(PATIENCE)
+    recorder.close(PATIENCE)
+    recorder.emit(POD, "Waiting", "too late")
+    assert len(stub.requests) == 2
+    assert recorder.dropped == 1
+    eventually(lambda: not any(t.name == "events" for t in threading.enumerate()))
+
+
+def test_a_mistake_in_the_sender_does_not_end_it(
+    stub: Stub, api: KubeApi, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stub.calls.append(OK)
+    recorder = make()
+    create = api.create
+    faults: list[Exception] = [TypeError("a bug"), KubeError("strange", status=418)]
+
+    def faulty(*args: Any, **options: Any) -> Obj:
+        if faults:
+            raise faults.pop()
+        return create(*args, **options)
+
+    monkeypatch.setattr(api, "create", faulty)
+    for number in range(3):
+        recorder.emit(POD, "Waiting", str(number))
+    assert recorder.flush(PATIENCE)
+    assert [request.body["message"] for request in stub.requests] == ["2"]
+    assert recorder.dropped == 2
+
+
+def test_many_events_are_sent_in_pauses_of_other_work(
+    stub: Stub, make: Make, clock: FakeClock
+) -> None:
+    stub.calls.extend([OK] * 8)
+    recorder = make(limits=EventLimits(at_once=3, pause_seconds=0.5))
+    for number in range(8):
+        recorder.emit(thing(f"pod-{number}", namespace="team"), "Allocated", "a slice")
+    eventually(lambda: len(stub.requests) == 8)
+    assert clock.waits == [0.5] * 5

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.helpers.waiting import wait_for
 from tests.sim.conformance.helpers.builders import (
     DRA,
     allocation,
     claim,
     condition,
+    counters,
+    device,
     device_status,
+    pod,
+    resource_slice,
     result,
 )
+from tests.sim.conformance.helpers.client import Api
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from tests.sim.conformance.helpers.client import Answer, Api
 
+
 Obj = dict[str, Any]
+
 
 POD = {"resource": "pods", "name": "p", "uid": "1"}
 
@@ -74,12 +85,307 @@ def test_a_reserved_claim_is_not_deallocated(api: Api, allocated: str) -> None:
     api.merge(allocated, {"status": {"allocation": None, "reservedFor": None}}).ok()
 
 
-# --- reservations and device states -------------------------------------------------------------
-
-
 def test_a_device_state_belongs_to_an_allocated_device(api: Api, allocated: str) -> None:
     answer = report(api, allocated, device_status("other"))
     assert answer.causes() == {("FieldValueInvalid", "status.devices[0]")}
     assert "must be an allocated device in the claim" in answer.refused(422)
     state = device_status(data={"uuid": "MIG-1"}, conditions=[condition()])
     assert report(api, allocated, state).ok()["status"]["devices"] == [state]
+
+
+# -- custom resources: served as soon as they are established, cut to their schema
+
+
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+
+
+SCHEMA: Obj = {
+    "type": "object",
+    "required": ["spec"],
+    "properties": {
+        "spec": {
+            "type": "object",
+            "required": ["pool"],
+            "properties": {
+                "pool": {"type": "string"},
+                "size": {"type": "integer"},
+                "free": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
+                "labels": {"type": "object", "additionalProperties": {"type": "string"}},
+                "gpus": {
+                    "type": "array",
+                    "x-kubernetes-list-type": "map",
+                    "x-kubernetes-list-map-keys": ["uuid"],
+                    "items": {
+                        "type": "object",
+                        "required": ["uuid"],
+                        "properties": {
+                            "uuid": {"type": "string"},
+                            "state": {"type": "string"},
+                        },
+                    },
+                },
+            },
+        },
+        "status": {
+            "type": "object",
+            "properties": {"ready": {"type": "integer"}, "note": {"type": "string"}},
+        },
+    },
+}
+
+
+class Kind:
+    """A resource of the module's own."""
+
+    def __init__(self) -> None:
+        self.group = f"g{uuid.uuid4().hex[:8]}.example.com"
+        self.path = f"/apis/{self.group}/v1alpha1/trees"
+        self.definition = f"{CRDS}/trees.{self.group}"
+
+    def crd(self) -> Obj:
+        version = {
+            "name": "v1alpha1",
+            "served": True,
+            "storage": True,
+            "subresources": {"status": {}},
+            "schema": {"openAPIV3Schema": SCHEMA},
+            "additionalPrinterColumns": [
+                {"name": "Pool", "type": "string", "jsonPath": ".spec.pool"},
+                {"name": "Ready", "type": "integer", "jsonPath": ".status.ready"},
+                {"name": "Size", "type": "integer", "jsonPath": ".spec.size", "priority": 1},
+                {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
+            ],
+            "selectableFields": [{"jsonPath": ".spec.pool"}],
+        }
+        names = {"plural": "trees", "singular": "tree", "kind": "Tree", "shortNames": ["tr"]}
+        return {
+            "apiVersion": "apiextensions.k8s.io/v1",
+            "kind": "CustomResourceDefinition",
+            "metadata": {"name": f"trees.{self.group}"},
+            "spec": {
+                "group": self.group, "scope": "Cluster", "names": names, "versions": [version],
+            },
+        }  # fmt: skip
+
+    def tree(self, name: str = "a", **spec: Any) -> Obj:
+        return {
+            "apiVersion": f"{self.group}/v1alpha1",
+            "kind": "Tree",
+            "metadata": {"name": name},
+            "spec": {"pool": "p"} | spec,
+        }
+
+
+@pytest.fixture(scope="module")
+def kind(api: Api) -> Iterator[Kind]:
+    made = Kind()
+    api.post(CRDS, made.crd()).ok()
+    wait_for("the resource is served", lambda: api.get(made.path).code == 200)
+    yield made
+    api.delete(made.definition).ok()
+
+
+@pytest.fixture
+def trees(api: Api, kind: Kind) -> Iterator[str]:
+    yield kind.path
+    for each in api.get(kind.path).ok()["items"]:
+        api.delete(f"{kind.path}/{each['metadata']['name']}").ok()
+
+
+def test_changes_of_an_object_are_counted(api: Api, kind: Kind, trees: str) -> None:
+    created = api.post(trees, kind.tree()).ok()
+    assert created["metadata"]["generation"] == 1
+    changed = api.merge(f"{trees}/a", {"spec": {"size": 3}}).ok()
+    assert changed["metadata"]["generation"] == 2
+
+
+def test_fields_outside_the_schema_are_dropped(api: Api, kind: Kind, trees: str) -> None:
+    body = kind.tree(surprise=1, free={"any": {"thing": 1}}, labels={"a": "b"})
+    body["more"] = True
+    created = api.post(trees, body).ok()
+    assert "more" not in created
+    assert created["spec"] == {
+        "pool": "p",
+        "free": {"any": {"thing": 1}},
+        "labels": {"a": "b"},
+    }
+    strict = api.post(trees, kind.tree("b", surprise=1), fieldValidation="Strict")
+    assert 'unknown field "spec.surprise"' in strict.refused(400, "BadRequest")
+
+
+def test_the_status_has_its_own_endpoint(api: Api, kind: Kind, trees: str) -> None:
+    created = api.post(trees, kind.tree() | {"status": {"ready": 1}}).ok()
+    assert "status" not in created
+    patch = {"status": {"ready": 2}, "spec": {"size": 1}, "metadata": {"labels": {"a": "b"}}}
+    reported = api.merge(f"{trees}/a/status", patch).ok()
+    assert reported["status"] == {"ready": 2}
+    assert "size" not in reported["spec"]
+    assert "labels" not in reported["metadata"]
+    assert reported["metadata"]["generation"] == 1
+    kept = api.merge(f"{trees}/a", {"status": {"ready": 9}, "spec": {"size": 1}}).ok()
+    assert kept["status"] == {"ready": 2}
+
+
+def test_lists_with_keys_are_applied_by_several_managers(api: Api, kind: Kind, trees: str) -> None:
+    for manager, gpu in (("one", "GPU-1"), ("two", "GPU-2")):
+        body = kind.tree(gpus=[{"uuid": gpu, "state": manager}])
+        applied = api.apply(f"{trees}/a", body, manager=manager).ok()
+    assert [gpu["uuid"] for gpu in applied["spec"]["gpus"]] == ["GPU-1", "GPU-2"]
+    other = kind.tree(gpus=[{"uuid": "GPU-1", "state": "mine"}])
+    message = api.apply(f"{trees}/a", other, manager="two").refused(409, "Conflict")
+    assert '.spec.gpus[uuid="GPU-1"].state' in message
+    kept = api.apply(f"{trees}/a", kind.tree(), manager="two").ok()
+    assert [gpu["uuid"] for gpu in kept["spec"]["gpus"]] == ["GPU-1"]
+
+
+def test_a_resource_is_discovered_and_watched(api: Api, kind: Kind, trees: str) -> None:
+    listed = api.get(f"/apis/{kind.group}/v1alpha1").ok()["resources"]
+    found = {entry["name"]: entry for entry in listed}
+    assert found.keys() == {"trees", "trees/status"}
+    assert found["trees"]["shortNames"] == ["tr"]
+    assert found["trees"]["namespaced"] is False
+    with api.watch(trees, timeoutSeconds=900) as watch:
+        api.post(trees, kind.tree("w")).ok()
+        assert watch.next().seen == ("ADDED", "w")
+
+
+# -- pods, leases, events, nodes: what the daemons and their stand-ins write
+
+
+GATE = {"name": "mig.dra.dev/allocation"}
+
+
+@pytest.fixture
+def pods(namespace: str) -> str:
+    return f"/api/v1/namespaces/{namespace}/pods"
+
+
+def test_a_gate_can_go_but_never_come(api: Api, pods: str) -> None:
+    created = api.post(pods, pod("a", schedulingGates=[GATE, {"name": "x/y"}])).ok()
+    (condition,) = created["status"]["conditions"]
+    assert (condition["type"], condition["status"]) == ("PodScheduled", "False")
+    assert condition["reason"] == "SchedulingGated"
+    fewer = api.merge(f"{pods}/a", {"spec": {"schedulingGates": [GATE]}}).ok()
+    assert fewer["spec"]["schedulingGates"] == [GATE]
+    more = api.merge(f"{pods}/a", {"spec": {"schedulingGates": [GATE, {"name": "new/x"}]}})
+    assert more.causes() == {("FieldValueForbidden", "spec.schedulingGates[1].name")}
+    none = api.merge(f"{pods}/a", {"spec": {"schedulingGates": None}}).ok()
+    assert "schedulingGates" not in none["spec"]
+
+
+def bind(api: Api, pods: str, name: str, node: str, **metadata: str) -> Any:
+    body = {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {"name": name} | metadata,
+        "target": {"kind": "Node", "name": node},
+    }
+    return api.post(f"{pods}/{name}/binding", body)
+
+
+def test_a_binding_gives_the_pod_its_node_once(api: Api, pods: str) -> None:
+    uid = api.post(pods, pod("a", terminationGracePeriodSeconds=0)).ok()["metadata"]["uid"]
+    assert bind(api, pods, "a", "node-a", uid=uid).code == 201
+    bound = api.get(f"{pods}/a").ok()
+    assert bound["spec"]["nodeName"] == "node-a"
+    (condition,) = bound["status"]["conditions"]
+    assert (condition["type"], condition["status"]) == ("PodScheduled", "True")
+    message = bind(api, pods, "a", "node-b").refused(409, "Conflict")
+    assert 'pod a is already assigned to node "node-a"' in message
+    api.delete(f"{pods}/a", {"gracePeriodSeconds": 0}).ok()
+
+
+def test_a_binding_to_another_uid_is_refused(api: Api, pods: str) -> None:
+    api.post(pods, pod("a")).ok()
+    bind(api, pods, "a", "n", uid="11111111-2222-3333-4444-555555555555").refused(409, "Conflict")
+
+
+def test_a_gated_pod_is_not_bound(api: Api, pods: str) -> None:
+    api.post(pods, pod("a", schedulingGates=[GATE])).ok()
+    message = bind(api, pods, "a", "node-a").refused(409, "Conflict")
+    assert "non-empty .spec.schedulingGates" in message
+
+
+def test_the_claims_of_a_pod_are_recorded_in_its_status(api: Api, pods: str) -> None:
+    body: Obj = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "a"},
+        "status": {"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "a-gpu-x"}]},
+    }
+    template = {"name": "gpu", "resourceClaimTemplateName": "t"}
+    api.post(pods, pod("a", resourceClaims=[template])).ok()
+    applied = api.apply(f"{pods}/a/status", body).ok()
+    assert applied["status"]["resourceClaimStatuses"] == body["status"]["resourceClaimStatuses"]
+
+
+# --- leases -------------------------------------------------------------------------------------
+# --- events -------------------------------------------------------------------------------------
+def event(namespace: str, **fields: Any) -> Obj:
+    about = {"kind": "Pod", "namespace": namespace, "name": "p", "uid": "1"}
+    return {
+        "metadata": {"generateName": "e-"},
+        "involvedObject": about,
+        "type": "Normal",
+        "reason": "Tested",
+        "message": "m",
+        "count": 1,
+    } | fields
+
+
+# -- resourceSlices and DeviceClasses: what a publishing driver can get wrong
+
+
+SLICES = f"{DRA}/resourceslices"
+
+
+CLASSES = f"{DRA}/deviceclasses"
+
+
+def test_a_slice_comes_back_as_it_was_sent(
+    api: Api, unique: str, cleanup: Callable[[str], str]
+) -> None:
+    consumed = [{"counterSet": "gpu-0-counter-set", "counters": counters(1)}]
+    entry = device(
+        attributes={"profile": {"string": "1g.5gb"}, "resource.kubernetes.io/x": {"int": 1}},
+        capacity={"memory": {"value": "4864Mi"}},
+        consumesCounters=consumed,
+    )
+    body = resource_slice(unique, entry)
+    created = api.post(SLICES, body).ok()
+    cleanup(f"{SLICES}/{unique}")
+    assert created["spec"] == body["spec"]
+    assert created["metadata"]["generation"] == 1
+
+
+@pytest.mark.parametrize(
+    ("sent", "kept"),
+    [
+        ("1024Mi", "1Gi"),
+        ("5Gi", "5Gi"),
+        ("1000m", "1"),
+        ("0.5", "500m"),
+        ("1500", "1500"),
+        ("2000", "2k"),
+        ("1536Mi", "1536Mi"),
+        ("1e3", "1e3"),
+        ("100Ki", "100Ki"),
+        ("0Gi", "0"),
+        ("0.5Gi", "512Mi"),
+    ],
+)
+def test_quantities_become_canonical(
+    api: Api, unique: str, cleanup: Callable[[str], str], sent: str, kept: str
+) -> None:
+    body = resource_slice(unique, device(capacity={"memory": {"value": sent}}))
+    created = api.post(SLICES, body).ok()
+    cleanup(f"{SLICES}/{unique}")
+    assert created["spec"]["devices"][0]["capacity"]["memory"]["value"] == kept
+
+
+TAINT = {"key": "mig.dra.dev/xid", "effect": "NoExecute"}
+
+
+# --- classes ------------------------------------------------------------------------------------
+def device_class(name: str, **spec: Any) -> Obj:
+    return {"metadata": {"name": name}, "spec": spec}

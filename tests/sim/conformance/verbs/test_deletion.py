@@ -10,9 +10,12 @@ from tests.helpers.waiting import wait_for
 from tests.sim.conformance.helpers.builders import DRA, claim, config_map, pod
 
 if TYPE_CHECKING:
-    from tests.sim.conformance.helpers.client import Api
+    from tests.sim.conformance.helpers.client import Api, Watch
+
 
 Obj = dict[str, Any]
+
+
 FINALIZER = "mig.dra.dev/allocation"
 
 
@@ -118,3 +121,101 @@ def test_dependents_go_with_their_owner(api: Api, maps: str) -> None:
     api.post(maps, owned_by("child", owner)).ok()
     api.delete(f"{maps}/owner").ok()
     wait_for("the child is collected", lambda: gone(api, f"{maps}/child"))
+
+
+# -- watches: nothing is missed, and selections have borders
+
+
+@pytest.fixture
+def path(namespace: str) -> str:
+    return f"{DRA}/namespaces/{namespace}/resourceclaims"
+
+
+def watch_from_now(api: Api, path: str, **params: str | int | bool) -> Watch:
+    version = api.get(path).ok()["metadata"]["resourceVersion"]
+    return api.watch(path, **{"resourceVersion": version, "timeoutSeconds": 900} | params)
+
+
+def label(api: Api, path: str, value: str | None) -> None:
+    api.merge(path, {"metadata": {"labels": {"show": value}}}).ok()
+
+
+def test_changes_after_a_list_are_seen_in_order(api: Api, path: str) -> None:
+    with watch_from_now(api, path) as watch:
+        created = api.post(path, claim("a")).ok()
+        assert watch.next().object == created
+        label(api, f"{path}/a", "x")
+        assert watch.next().seen == ("MODIFIED", "a")
+        api.delete(f"{path}/a").ok()
+        assert watch.next().seen == ("DELETED", "a")
+
+
+def test_a_deletion_carries_the_last_state_under_a_new_version(api: Api, path: str) -> None:
+    created = api.post(path, claim("a")).ok()
+    with watch_from_now(api, path) as watch:
+        api.delete(f"{path}/a").ok()
+        gone = watch.next()
+    assert gone.type == "DELETED"
+    assert gone.object["spec"] == created["spec"]
+    before, after = created["metadata"]["resourceVersion"], gone.object["metadata"]
+    assert int(after["resourceVersion"]) > int(before)
+
+
+def test_a_watch_resumes_where_another_ended(api: Api, path: str) -> None:
+    api.post(path, claim("a")).ok()
+    version = api.get(f"{path}/a").ok()["metadata"]["resourceVersion"]
+    for name in ("b", "c"):
+        api.post(path, claim(name)).ok()
+    with api.watch(path, resourceVersion=version, timeoutSeconds=900) as watch:
+        assert [watch.next().seen, watch.next().seen] == [("ADDED", "b"), ("ADDED", "c")]
+
+
+def test_objects_enter_and_leave_a_label_selection(api: Api, path: str) -> None:
+    with watch_from_now(api, path, labelSelector="show=yes") as watch:
+        api.post(path, claim("a")).ok()
+        label(api, f"{path}/a", "yes")
+        entered = watch.next()
+        assert entered.seen == ("ADDED", "a")
+        api.merge(f"{path}/a", {"metadata": {"annotations": {"x": "y"}}}).ok()
+        assert watch.next().seen == ("MODIFIED", "a")
+        label(api, f"{path}/a", "no")
+        left = watch.next()
+        assert left.seen == ("DELETED", "a")
+        assert left.object["metadata"]["labels"] == {"show": "yes"}
+        live = api.get(f"{path}/a").ok()["metadata"]["resourceVersion"]
+        assert left.object["metadata"]["resourceVersion"] == live
+        api.delete(f"{path}/a").ok()
+        api.post(path, claim("b") | {"metadata": {"name": "b", "labels": {"show": "yes"}}}).ok()
+        assert watch.next().seen == ("ADDED", "b")
+
+
+def test_a_bound_pod_enters_the_selection_of_its_node(api: Api, namespace: str) -> None:
+    pods = f"/api/v1/namespaces/{namespace}/pods"
+    with watch_from_now(api, pods, fieldSelector="spec.nodeName=node-a") as watch:
+        api.post(pods, pod("a", terminationGracePeriodSeconds=0)).ok()
+        binding = {"metadata": {"name": "a"}, "target": {"kind": "Node", "name": "node-a"}}
+        api.post(f"{pods}/a/binding", binding).ok()
+        assert watch.next().seen == ("ADDED", "a")
+        api.delete(f"{pods}/a", {"gracePeriodSeconds": 0}).ok()
+        marked = watch.next()
+        assert marked.seen == ("MODIFIED", "a")
+        assert marked.object["metadata"]["deletionTimestamp"]
+        assert watch.next().seen == ("DELETED", "a")
+
+
+def test_a_bookmark_comes_before_the_end_for_whom_asked(api: Api, path: str) -> None:
+    api.post(path, claim("a")).ok()
+    # A real API server sends none where the events were there before the watch.
+    with (
+        watch_from_now(api, path, timeoutSeconds=5, allowWatchBookmarks=True) as watch,
+        watch_from_now(api, path, timeoutSeconds=5) as unasked,
+    ):
+        api.post(path, claim("b")).ok()
+        events = watch.rest()
+        assert [event.seen for event in unasked.rest()] == [("ADDED", "b")]
+    assert events[0].seen == ("ADDED", "b")
+    bookmark = events[-1]
+    assert bookmark.type == "BOOKMARK"
+    assert bookmark.object["kind"] == "ResourceClaim"
+    version = int(bookmark.object["metadata"]["resourceVersion"])
+    assert version >= int(events[0].object["metadata"]["resourceVersion"])

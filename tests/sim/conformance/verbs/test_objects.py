@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.sim.conformance.helpers.builders import DRA, claim, config_map, pod
+import pytest
+
+from tests.sim.conformance.helpers.builders import DRA, claim, config_map, pod, resource_slice
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.sim.conformance.helpers.client import Api
 
 
@@ -106,3 +110,168 @@ def test_a_status_update_of_a_claim_carries_no_metadata(api: Api, namespace: str
     api.merge(f"{path}/a/status", {"metadata": metadata}).ok()
     kept = api.get(f"{path}/a").ok()["metadata"]
     assert not {"finalizers", "labels", "annotations"} & kept.keys()
+
+
+# -- lists: selection and pages
+
+
+@pytest.fixture
+def path(api: Api, namespace: str) -> str:
+    """Five config maps with labels."""
+    where = f"/api/v1/namespaces/{namespace}/configmaps"
+    for index, labels in enumerate(
+        ({}, {"tier": "a"}, {"tier": "b"}, {"tier": "a", "x": ""}, {"x": "y"})
+    ):
+        body = config_map(f"m{index}")
+        body["metadata"]["labels"] = labels
+        api.post(where, body).ok()
+    return where
+
+
+def names(api: Api, path: str, **params: str | int) -> list[str]:
+    found = api.get(path, **params).ok()
+    # The control plane puts its certificates into every namespace.
+    listed = [item["metadata"]["name"] for item in found["items"]]
+    return [name for name in listed if name != "kube-root-ca.crt"]
+
+
+@pytest.mark.parametrize(
+    ("selector", "expected"),
+    [
+        ("tier=a", ["m1", "m3"]),
+        ("tier==b", ["m2"]),
+        ("tier!=a", ["m0", "m2", "m4"]),
+        ("tier in (a, b)", ["m1", "m2", "m3"]),
+        ("tier notin (a)", ["m0", "m2", "m4"]),
+        ("tier", ["m1", "m2", "m3"]),
+        ("!tier", ["m0", "m4"]),
+        ("tier=a,x", ["m3"]),
+        ("x=", ["m3"]),
+    ],
+)
+def test_labels_select(api: Api, path: str, selector: str, expected: list[str]) -> None:
+    assert names(api, path, labelSelector=selector) == expected
+
+
+def test_names_and_namespaces_select(api: Api, path: str, namespace: str) -> None:
+    assert names(api, path, fieldSelector="metadata.name=m2") == ["m2"]
+    selector = f"metadata.namespace={namespace},metadata.name!=m2"
+    everywhere = names(api, "/api/v1/configmaps", fieldSelector=selector)
+    assert everywhere == ["m0", "m1", "m3", "m4"]
+
+
+def test_pods_are_selected_by_node(api: Api, namespace: str) -> None:
+    where = f"/api/v1/namespaces/{namespace}/pods"
+    for name, more in (("on-a", {"nodeName": "node-a"}), ("on-b", {"nodeName": "node-b"})):
+        api.post(where, pod(name, terminationGracePeriodSeconds=0, **more)).ok()
+    api.post(where, pod("free")).ok()
+    assert names(api, where, fieldSelector="spec.nodeName=node-a") == ["on-a"]
+    assert names(api, where, fieldSelector="spec.nodeName=") == ["free"]
+    assert names(api, where, fieldSelector="status.phase!=Pending") == []
+    for name in ("on-a", "on-b"):
+        api.delete(f"{where}/{name}", {"gracePeriodSeconds": 0})
+
+
+def test_slices_are_selected_by_node_and_driver(
+    api: Api, unique: str, cleanup: Callable[[str], str]
+) -> None:
+    where, driver = f"{DRA}/resourceslices", f"{unique}.example.com"
+    for node in ("node-a", "node-b"):
+        name = f"{unique}-{node}"
+        api.post(where, resource_slice(name, nodeName=node, driver=driver)).ok()
+        cleanup(f"{where}/{name}")
+    assert len(names(api, where, fieldSelector=f"spec.driver={driver}")) == 2
+    both = f"spec.driver={driver},spec.nodeName=node-b"
+    assert names(api, where, fieldSelector=both) == [f"{unique}-node-b"]
+
+
+def test_pages_follow_each_other_without_gap(api: Api, path: str) -> None:
+    found, token, versions = [], "", set()
+    while True:
+        page = api.get(path, limit=2, **{"continue": token} if token else {}).ok()
+        assert len(page["items"]) <= 2
+        found += [item["metadata"]["name"] for item in page["items"]]
+        versions.add(page["metadata"]["resourceVersion"])
+        token = page["metadata"].get("continue", "")
+        if not token:
+            break
+        assert page["metadata"]["remainingItemCount"] > 0
+    assert [name for name in found if name.startswith("m")] == ["m0", "m1", "m2", "m3", "m4"]
+    assert len(versions) == 1
+
+
+# -- the three patches that are not server-side apply
+
+
+@pytest.fixture
+def a_map(api: Api, namespace: str) -> str:
+    path = f"/api/v1/namespaces/{namespace}/configmaps"
+    api.post(path, config_map("a", x="1", y="2")).ok()
+    return f"{path}/a"
+
+
+@pytest.fixture
+def a_pod(api: Api, namespace: str) -> str:
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    body = pod("a", containers=[{"name": n, "image": f"{n}:1"} for n in ("one", "two")])
+    body["metadata"] |= {
+        "labels": {"l": "1"},
+        "finalizers": ["a.b/one"],
+        "ownerReferences": [
+            {"apiVersion": "v1", "kind": "Secret", "name": "s", "uid": "u-1", "controller": True}
+        ],
+    }
+    # Without its owner the garbage collector would delete it.
+    del body["metadata"]["ownerReferences"]
+    api.post(path, body).ok()
+    return f"{path}/a"
+
+
+def test_a_merge_patch_sets_and_null_removes(api: Api, a_map: str) -> None:
+    patched = api.merge(a_map, {"data": {"x": None, "z": "3"}}).ok()
+    assert patched["data"] == {"y": "2", "z": "3"}
+
+
+def test_a_patch_with_the_right_version_is_taken_and_a_stale_one_is_not(
+    api: Api, a_map: str
+) -> None:
+    version = api.get(a_map).ok()["metadata"]["resourceVersion"]
+    body = {"metadata": {"resourceVersion": version}, "data": {"x": "3"}}
+    api.merge(a_map, body).ok()
+    api.merge(a_map, body | {"data": {"x": "4"}}).refused(409, "Conflict")
+
+
+def test_a_json_patch_does_all_or_nothing(api: Api, a_map: str) -> None:
+    steps = [
+        {"op": "test", "path": "/data/x", "value": "1"},
+        {"op": "replace", "path": "/data/x", "value": "9"},
+        {"op": "remove", "path": "/data/a~1b"},
+    ]
+    api.patch(a_map, steps).refused(422, "Invalid")
+    assert api.patch(a_map, steps[:2]).ok()["data"] == {"x": "9", "y": "2"}
+
+
+def test_a_json_patch_can_guard_a_uid_and_add_a_finalizer(api: Api, namespace: str) -> None:
+    path = f"{DRA}/namespaces/{namespace}/resourceclaims"
+    uid = api.post(path, claim("a")).ok()["metadata"]["uid"]
+    steps = [
+        {"op": "test", "path": "/metadata/uid", "value": uid},
+        {"op": "add", "path": "/metadata/finalizers", "value": ["mig.dra.dev/allocation"]},
+    ]
+    patched = api.patch(f"{path}/a", steps).ok()
+    assert patched["metadata"]["finalizers"] == ["mig.dra.dev/allocation"]
+    gone = [{"op": "remove", "path": "/metadata/finalizers/0"}]
+    assert "finalizers" not in api.patch(f"{path}/a", gone).ok()["metadata"]
+
+
+def test_a_strategic_patch_merges_containers_by_name(api: Api, a_pod: str) -> None:
+    body = {"spec": {"containers": [{"name": "two", "image": "two:2"}]}}
+    containers = api.strategic(a_pod, body).ok()["spec"]["containers"]
+    assert [(c["name"], c["image"]) for c in containers] == [("one", "one:1"), ("two", "two:2")]
+
+
+def test_a_strategic_patch_adds_to_finalizers_and_deletes_from_them(api: Api, a_pod: str) -> None:
+    added = api.strategic(a_pod, {"metadata": {"finalizers": ["a.b/two"]}}).ok()
+    assert sorted(added["metadata"]["finalizers"]) == ["a.b/one", "a.b/two"]
+    directive = {"$deleteFromPrimitiveList/finalizers": ["a.b/one", "a.b/two"]}
+    assert "finalizers" not in api.strategic(a_pod, {"metadata": directive}).ok()["metadata"]

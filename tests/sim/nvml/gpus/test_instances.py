@@ -1,10 +1,13 @@
 """Life and death of GPU and compute instances, as pynvml sees them."""
 
+from __future__ import annotations
+
 import pynvml
 import pytest
 
 from sim.nvml.cabi import Return
-from sim.nvml.machine import Machine
+from sim.nvml.machine import GpuSpec, Machine
+from sim.nvml.state import WHOLE_GPU
 from tests.sim.nvml.calls import (
     compute_instances,
     create_at,
@@ -142,3 +145,149 @@ def test_without_privilege_nothing_changes(a100: Machine) -> None:
     with refused(Return.NO_PERMISSION):
         pynvml.nvmlDeviceSetMigMode(device(), 0)
     assert a100.snapshot() == before
+
+
+# -- mIG mode: pending where a reset is needed, at once from Hopper on, lost or kept at boot
+
+
+def off(product: str) -> GpuSpec:
+    return GpuSpec(product, mig=False)
+
+
+def test_hopper_changes_at_once(start: Start) -> None:
+    start(off("H100-80GB-HBM3"))
+    assert pynvml.nvmlDeviceSetMigMode(device(), 1) == Return.SUCCESS
+    assert pynvml.nvmlDeviceGetMigMode(device()) == [1, 1]
+
+
+def test_ampere_waits_for_a_reset(start: Start) -> None:
+    machine = start(off("A100-SXM4-40GB"))
+    assert pynvml.nvmlDeviceSetMigMode(device(), 1) == Return.RESET_REQUIRED
+    assert pynvml.nvmlDeviceGetMigMode(device()) == [0, 1]
+    pynvml.nvmlShutdown()  # who holds it keeps it from being reset
+    machine.reset_gpu(0)
+    pynvml.nvmlInit()
+    assert pynvml.nvmlDeviceGetMigMode(device()) == [1, 1]
+
+
+def test_ampere_changes_at_once_where_the_driver_can_reset(start: Start) -> None:
+    machine = start(off("A100-SXM4-40GB"))
+    machine.configure(resets_gpus=True)
+    assert pynvml.nvmlDeviceSetMigMode(device(), 1) == Return.SUCCESS
+    assert pynvml.nvmlDeviceGetMigMode(device()) == [1, 1]
+
+
+@pytest.mark.parametrize("product", ["A100-SXM4-40GB", "H100-80GB-HBM3"])
+def test_a_gpu_in_use_keeps_its_mode(start: Start, product: str) -> None:
+    machine = start(product)
+    machine.configure(resets_gpus=True)
+    instance = create_at(device(), 19, 0, 1)
+    assert pynvml.nvmlDeviceSetMigMode(device(), 0) == Return.IN_USE
+    assert pynvml.nvmlDeviceGetMigMode(device()) == [1, 0]
+    pynvml.nvmlGpuInstanceDestroy(instance)
+    machine.start_process(0, 77)
+    assert pynvml.nvmlDeviceSetMigMode(device(), 0) == Return.IN_USE
+    machine.end_process(77)
+    assert pynvml.nvmlDeviceSetMigMode(device(), 0) == Return.SUCCESS
+
+
+@pytest.mark.parametrize("again", ["reboot", "reload_driver"])
+def test_ampere_keeps_its_mode_and_hopper_loses_it(start: Start, again: str) -> None:
+    machine = start("A100-SXM4-40GB", "H100-80GB-HBM3", init=False)
+    getattr(machine, again)()
+    pynvml.nvmlInit()
+    assert pynvml.nvmlDeviceGetMigMode(device(0)) == [1, 1]
+    assert pynvml.nvmlDeviceGetMigMode(device(1)) == [0, 0]
+
+
+# -- processes that hold instances, events that concern them, GPUs that are lost
+
+
+def test_a_process_is_seen_on_its_mig_device_and_on_the_gpu(a100: Machine) -> None:
+    first, second = a100.create_slice(0, "1g.5gb"), a100.create_slice(0, "2g.10gb")
+    for pid, held in ((41, first), (42, second)):
+        a100.start_process(
+            0, pid, gpu_instance=held.gpu_instance, compute_instance=held.compute_instance or 0
+        )
+    mig = pynvml.nvmlDeviceGetHandleByUUID(second.uuid)
+    assert [p.pid for p in pynvml.nvmlDeviceGetComputeRunningProcesses(mig)] == [42]
+    everywhere = pynvml.nvmlDeviceGetComputeRunningProcesses(device())
+    assert {p.pid: p.gpuInstanceId for p in everywhere} == {
+        41: first.gpu_instance,
+        42: second.gpu_instance,
+    }
+    assert pynvml.nvmlDeviceGetGraphicsRunningProcesses(device()) == []
+
+
+def test_a_process_keeps_its_compute_instance_in_use(a100: Machine) -> None:
+    instance = create_at(device(), 19, 0, 1)
+    compute = pynvml.nvmlGpuInstanceCreateComputeInstance(instance, 0)
+    identifier = pynvml.nvmlGpuInstanceGetInfo(instance).id
+    a100.start_process(0, 42, gpu_instance=identifier, compute_instance=0)
+    with refused(Return.IN_USE):
+        pynvml.nvmlComputeInstanceDestroy(compute)
+    a100.end_process(42)
+    pynvml.nvmlComputeInstanceDestroy(compute)
+
+
+def test_a_gpu_instance_can_stay_in_use_after_its_compute_instance_is_gone(a100: Machine) -> None:
+    instance = create_at(device(), 19, 0, 1)
+    compute = pynvml.nvmlGpuInstanceCreateComputeInstance(instance, 0)
+    a100.start_process(0, 42, gpu_instance=pynvml.nvmlGpuInstanceGetInfo(instance).id)
+    pynvml.nvmlComputeInstanceDestroy(compute)
+    with refused(Return.IN_USE):
+        pynvml.nvmlGpuInstanceDestroy(instance)
+
+
+def listen(*gpus: int) -> object:
+    events = pynvml.nvmlEventSetCreate()
+    for gpu in gpus:
+        pynvml.nvmlDeviceRegisterEvents(device(gpu), pynvml.nvmlEventTypeXidCriticalError, events)
+    return events
+
+
+def test_an_xid_arrives_with_its_gpu_and_instances(start: Start) -> None:
+    machine = start("A30", "A30")
+    events = listen(0, 1)
+    machine.raise_event(1, 79)
+    machine.raise_event(0, 31, gpu_instance=4, compute_instance=0)
+    first = pynvml.nvmlEventSetWait_v2(events, 1000)
+    assert pynvml.nvmlDeviceGetUUID(first.device) == machine.gpu(1).uuid
+    assert (first.eventType, first.eventData) == (pynvml.nvmlEventTypeXidCriticalError, 79)
+    assert first.gpuInstanceId == first.computeInstanceId == WHOLE_GPU
+    second = pynvml.nvmlEventSetWait_v2(events, 1000)
+    assert (second.eventData, second.gpuInstanceId, second.computeInstanceId) == (31, 4, 0)
+
+
+def test_only_registered_gpus_and_later_events_are_delivered(start: Start) -> None:
+    machine = start("A30", "A30")
+    machine.raise_event(0, 1)
+    events = listen(0)
+    machine.raise_event(1, 2)
+    machine.raise_event(0, 3, kind=pynvml.nvmlEventTypeClock)
+    with refused(Return.TIMEOUT):
+        pynvml.nvmlEventSetWait_v2(events, 1)
+
+
+def test_a_lost_gpu_answers_nothing_and_the_others_do(start: Start) -> None:
+    machine = start("A30", "A30")
+    gpu, events = device(0), listen(0, 1)
+    machine.lose(0)
+    assert pynvml.nvmlDeviceGetCount() == 2
+    for call in (pynvml.nvmlDeviceGetUUID, pynvml.nvmlDeviceGetMigMode):
+        with refused(Return.GPU_IS_LOST):
+            call(gpu)
+    with refused(Return.GPU_IS_LOST):
+        device(0)
+    with refused(Return.GPU_IS_LOST):
+        create_at(gpu, 14, 0, 1)
+    with refused(Return.GPU_IS_LOST):
+        pynvml.nvmlEventSetWait_v2(events, 1000)
+    create_at(device(1), 14, 0, 1)
+
+
+def test_a_recovered_gpu_has_lost_its_instances(a100: Machine) -> None:
+    a100.create_slice(0, "1g.5gb")
+    a100.lose(0)
+    a100.recover(0)
+    assert pynvml.nvmlDeviceGetGpuInstanceRemainingCapacity(device(), 0) == 1
