@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from api.decoding import decodable
 from cli.linting.documents import Document, Level, Path, Remark, entries, mapping, steps
 from dra.common.resources import DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Resource
 
@@ -45,7 +46,7 @@ _POD_SPEC = _shape(
     scheduling_gates=_list(_NAMED),
     **dict.fromkeys(("node_name", "scheduler_name", "runtime_class_name"), str),
 )
-POD = _shape(metadata=_METADATA, spec=_POD_SPEC)
+POD = decodable(_shape(metadata=_METADATA, spec=_POD_SPEC))
 """Metadata and spec of a pod, or of a template of pods."""
 
 _SELECTORS = _list(_shape(cel=_shape("expression", expression=str)))
@@ -69,9 +70,9 @@ _CLAIM = _shape(spec=_shape(devices=_DEVICES))
 _CLASS_SPEC = _shape(selectors=_SELECTORS, config=_CONFIG, extended_resource_name=str)
 
 _KINDS: tuple[tuple[Resource, Path, Any], ...] = (
-    (RESOURCE_CLAIMS, ("spec", "devices"), _CLAIM),
-    (RESOURCE_CLAIM_TEMPLATES, ("spec", "spec", "devices"), _shape(spec=_CLAIM)),
-    (DEVICE_CLASSES, ("spec",), _shape(metadata=_METADATA, spec=_CLASS_SPEC)),
+    (RESOURCE_CLAIMS, ("spec", "devices"), decodable(_CLAIM)),
+    (RESOURCE_CLAIM_TEMPLATES, ("spec", "spec", "devices"), decodable(_shape(spec=_CLAIM))),
+    (DEVICE_CLASSES, ("spec",), decodable(_shape(metadata=_METADATA, spec=_CLASS_SPEC))),
 )
 """Kinds of objects about devices, the places of what they say of them, and their shapes."""
 
