@@ -153,12 +153,12 @@ class PreparationConfig(
 
     ``on_failure``: action for a bound pod whose slice its node cannot make, or has failed to make
     several times. ``wait``: the pod stays where it is. ``evict``: the controller evicts the pod, if
-    the administrator permits that, so that its owner makes another pod.
+    nothing of it has run and its owner makes another pod.
     ``bind_when``: event upon which a pod may be bound: its claims are ``allocated``, or their
     slices are ``made``.
     """
 
-    on_failure: OnFailure = "wait"
+    on_failure: OnFailure = "evict"
     bind_when: BindWhen = "allocated"
 
 

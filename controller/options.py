@@ -56,11 +56,10 @@ class Options:
         "its slice before kubelet asks for it.",
     )
     evict_failed: bool = _flag(
-        "--evict-failed",
-        False,
-        "Evict pods that are bound where their slice cannot be made, if their label or the "
-        "configuration of their class or claim asks for it.",
-        is_flag=True,
+        "--evict-failed/--no-evict-failed",
+        True,
+        "Evict pods that are bound where their slice cannot be made, if nothing of them has run "
+        "and a controller makes others; their label, class or claim may say otherwise.",
     )
     moves_per_hour: int = _flag(
         "--moves-per-hour",

@@ -71,13 +71,6 @@ EARLY_AGAIN_SECONDS = 1.0
 UNREADY_SECONDS = 0.5
 """Pause of early slices while the plugin starts, and least pause between two looks at them."""
 
-OVERDUE_SECONDS = 0.5
-"""Time after which kubelet should have asked for a claim whose slices are made. Many times what an
-idle node takes. A pod may wait longer for other reasons; kubelet is then told once for nothing."""
-
-LONGEST_OVERDUE_SECONDS = 10.0
-"""The same while kubelet keeps asking for other claims, and may still come to this one."""
-
 FORGIVEN_SECONDS = 60.0
 """Time in which the count of slices that were made for nothing goes down by one."""
 

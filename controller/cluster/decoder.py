@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from dra.claims.claims import ALLOCATED_BY, Request, read_requests
-from dra.claims.conditions import MADE, PREPARED
+from dra.claims.conditions import AS_THEY_SHOULD_BE, MADE, PREPARED
 from dra.claims.otherdevices import trim_slice
 from dra.claims.stored import TOO_MANY, crowded, keep_claim, without_others
 from dra.common.cache import BoundedCache, decoded_weight, json_weight
@@ -265,9 +265,12 @@ class Decoder:
                 kept["nodeSelector"] = self._known_equal(selector)
         if "reservedFor" in said:
             said["reservedFor"] = _interned(said["reservedFor"])
-        # Devices that are as they should be say nothing that the allocation does not.
-        if told := [d for d in status.get("devices") or () if not _is_prepared(d)]:
+        # Devices that are as they should be say nothing but that kubelet has asked for them.
+        devices = status.get("devices") or ()
+        if told := [d for d in devices if not _is_prepared(d)]:
             said["devices"] = told
+        elif any(c.get("reason") == PREPARED for d in devices for c in d.get("conditions") or ()):
+            said["devices"] = AS_THEY_SHOULD_BE
         return said
 
     def _class(self, raw: msgspec.Raw) -> Obj:

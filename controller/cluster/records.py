@@ -61,11 +61,13 @@ class Nomination:
 class Marks:
     """Occasions, as times of their nodes, for which kubelet was told to ask again.
 
-    ``read``: the mark that the pod had when it was first seen. Occasions that are not later count
-    as told. ``occasions`` are compared for equality only, as a node's clock may be set back.
+    ``read``: the mark that the pod had when it was first seen, at the monotonic time ``since``.
+    Occasions that are not later count as told. ``occasions`` are compared for equality only, as a
+    node's clock may be set back.
     """
 
     read: str
+    since: float
     occasions: tuple[str, ...] = ()
     pause: Backoff = field(default_factory=lambda: times.growing(times.PREPARE_AGAIN))
 

@@ -19,9 +19,9 @@ from controller.cluster.records import ClaimRecord
 from controller.serve.giving_back import give_back_failed_prepare, is_on_node
 from controller.serve.world import Look, World, Write
 from dra.cel.offers import UnansweredError
-from dra.claims.conditions import awaits_slices
+from dra.claims.conditions import awaits_slices, was_asked_for
 from dra.claims.reader import KnownClaim
-from dra.common.resources import ObjectKey, at
+from dra.common.resources import ObjectKey
 
 _log = logging.getLogger(__name__)
 
@@ -101,7 +101,7 @@ def _may_be_taken_back(world: World, known: KnownClaim) -> bool:
 def _may_be_asked_for(world: World, known: KnownClaim) -> bool:
     """True if a pod waits and nothing shows that kubelet has asked for the claim."""
     waits = any(pod.pending for pod in world.cluster.pod_index.of_claim(known.claim.ref.key))
-    return waits and not at(known.obj, "status", "devices")
+    return waits and not was_asked_for(known.obj, driver=world.cluster.driver)
 
 
 def _unnamed_node(world: World, known: KnownClaim) -> str:

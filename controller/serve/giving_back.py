@@ -19,6 +19,7 @@ from functools import partial
 from controller import times
 from controller.cluster.records import Idle, PodRecord, Refusal
 from controller.serve.binding import may_wait_until
+from controller.serve.nudges import find_refusal
 from controller.serve.world import Act, Look, World, Write
 from dra.allocator.admin_access import looks_only
 from dra.allocator.fleet import Fleet
@@ -271,7 +272,11 @@ def give_back_failed_prepare(world: World, known: KnownClaim) -> Iterator[Look |
     if claim.allocation is None or claim.deleting or claim.by_others(cluster.driver):
         return
     driver = cluster.driver
-    why = failed_prepare(known.obj, driver=driver) or not_made(known.obj, driver=driver)
+    why = (
+        failed_prepare(known.obj, driver=driver)
+        or not_made(known.obj, driver=driver)
+        or find_refusal(world, known)
+    )
     if not why or cluster.finalizer not in claim.finalizers:
         return
     node, pods = (

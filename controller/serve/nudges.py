@@ -2,14 +2,15 @@
 
 By itself, kubelet asks for a claim again 60 to 90 s after a failed Prepare. The controller has
 kubelet ask sooner, once for each failure: when the slice that was in the way is gone, when the
-failure passes by itself, when a plugin that was killed during the call is back, or when the claim's
-status tells that the call never came. A mark on the pod names the occasion, so that another leader
-does not repeat it.
+failure passes by itself, when a plugin that was killed during the call is back, and a few times
+while the claim's status does not tell that the call came. A mark on the pod names the occasion, so
+that another leader does not repeat it.
 
 The call never comes if kubelet could not read the claim. kubelet reads claims before it calls, and
 the API server allows that once its node authorizer has heard that the pod is bound
 (plugin/pkg/auth/authorizer/node/graph_populator.go, 1.36). kubelet hears of it at the same time. If
-the API server is busy, a third of the pods of a burst lose that race.
+the API server is busy, a third of the pods of a burst that mount no volumes lose that race, unless
+kubelets may read claims anyway (``kubeletClaims`` of the chart).
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from api.config import PreparationConfig
 from api.errors import InvalidObjectError
 from controller import times
 from controller.cluster.records import Marks, Nomination, PodRecord
-from controller.serve.world import Act, Look, World, Write
+from controller.serve.world import Act, Evicted, Look, World, Write
 from controller.write.in_flight import WriteAnswer, one
-from dra.claims.conditions import PREPARE_FAILED, PREPARE_FAILING, failed_prepare, unasked_since
+from dra.claims.conditions import PREPARE_FAILED, PREPARE_FAILING, failed_prepare, was_asked_for
 from dra.claims.reader import KnownClaim
 from dra.claims.reasons import Obstacle, Reason
 from dra.claims.sharing import settings_of
@@ -34,6 +35,7 @@ from dra.gpu.holdings import find_blocker
 from dra.gpu.inventory import FailedClaim, Inventory
 from dra.gpu.names import on_failure, prepare_retry
 from dra.kube.errors import ConflictError, ForbiddenError
+from dra.kube.timing import rfc3339
 from dra.pods.pods import Pod
 from dra.pods.rules import find_victims
 
@@ -68,10 +70,18 @@ def preparation(config: Iterable[Mapping[str, Any]], *, driver: str) -> Preparat
 def have_kubelet_ask(world: World, record: PodRecord) -> Iterator[Act]:
     """Mark a bound pod if there is an occasion for kubelet to ask for its claims again."""
     pod = record.pod
-    found = _occasions(world, pod) if pod.node and pod.pending else frozenset()
-    if not found:
+    if not (pod.node and pod.pending):
+        record.marks = None
+        return
+    found, unasked = _occasions(world, pod)
+    if not found and not unasked:
         return
     marks = record.marks = record.marks or _read_marks(world, pod)
+    for wait in unasked:
+        if world.now() < marks.since + wait:
+            yield Look(marks.since + wait)
+            break
+        found |= {f"+{wait:g} s"}
     new = sorted(o for o in found.difference(marks.occasions) if o > marks.read)
     if not new:
         return
@@ -86,7 +96,7 @@ def _read_marks(world: World, pod: Pod) -> Marks:
     """Marks of a pod by its annotation, which the leader before may just have written."""
     found = at(pod.obj, "metadata", "annotations", default={})
     mark = str(found.get(prepare_retry(world.cluster.driver), ""))
-    marks = Marks(mark)
+    marks = Marks(mark, world.now())
     if mark:
         marks.pause.until = world.now() + times.PREPARE_AGAIN[0]
     return marks
@@ -105,13 +115,18 @@ def _mark(world: World, pod: Pod, marks: Marks, occasion: str, before: tuple[str
     return Write((), one(world.requests.request_prepare, pod, occasion), done)
 
 
-def _occasions(world: World, pod: Pod) -> frozenset[str]:
-    """Occasions, as times, for another Prepare; none while another slice is in the way."""
+def _occasions(world: World, pod: Pod) -> tuple[frozenset[str], tuple[float, ...]]:
+    """Occasions, as times, for another Prepare; none while another slice is in the way.
+
+    With the seconds after which kubelet should have asked for the pod's claims, if it may not have.
+    What a status says of a claim of several pods may be of another one.
+    """
     inventory, driver = world.cluster.inventory(pod.node), world.cluster.driver
     if inventory is None:
-        return frozenset()
+        return frozenset(), ()
     failed = {f.claim.uid: f for f in inventory.failed_claims}
     found: list[str] = []
+    unasked: tuple[float, ...] = ()
     for known in world.claims_of(pod):
         allocation, ref = known.claim.allocation, known.claim.ref
         if allocation is None or allocation.node != pod.node:
@@ -124,13 +139,34 @@ def _occasions(world: World, pod: Pod) -> frozenset[str]:
             since = at(known.obj, "status", "allocation", "allocationTimestamp", default="")
             if since[:_SECOND] <= inventory.resumed[:_SECOND]:
                 found.append(inventory.resumed)
-            found.append(unasked_since(known.obj, driver=driver))
+            asked = was_asked_for(known.obj, driver=driver)
+            if not asked or len(known.claim.reserved_for) > 1:
+                unasked = times.PREPARE_UNASKED
         elif _is_blocked(failure, devices, inventory):
             world.cluster.claim_index.record(ref).blocked_at = failure.time
-            return frozenset()
+            return frozenset(), ()
         elif failure.passing or world.cluster.claim_index.record(ref).blocked_at == failure.time:
             found.append(failure.time)
-    return frozenset(filter(None, found))
+    return frozenset(found), unasked
+
+
+def find_refusal(world: World, known: KnownClaim) -> str:
+    """Refusal of a claim's slice by NVML that does not pass, in words; empty if there is none.
+
+    While something is in the way, that is the cause, and kubelet asks again once it is gone.
+    """
+    claim, driver = known.claim, world.cluster.driver
+    inventory = world.cluster.inventory(claim.allocation.node) if claim.allocation else None
+    if claim.allocation is None or inventory is None:
+        return ""
+    failed = next((f for f in inventory.failed_claims if f.claim.uid == claim.ref.uid), None)
+    devices = [d.device for d in claim.allocation.of_driver(driver)]
+    if failed is None or failed.passing or not failed.gpu:
+        return ""
+    was_blocked = world.cluster.claim_index.record(claim.ref).blocked_at == failed.time
+    if was_blocked or _is_blocked(failed, devices, inventory):
+        return ""
+    return f"NVML refused it on GPU {failed.gpu}; events of the claim and the pod have its words"
 
 
 def _is_blocked(failed: FailedClaim, devices: list[str], inventory: Inventory) -> bool:
@@ -178,12 +214,12 @@ def _naming(world: World, pod: Pod, names: Mapping[str, str]) -> Write:
 
 
 def evict(world: World, record: PodRecord) -> Iterator[Act]:
-    """Evict a pod that is bound to a node where its slice cannot be made, if that is asked for.
+    """Evict a pod that is bound to a node where its slice cannot be made.
 
-    A pod is evicted only if the administrator lets the controller evict (``--evict-failed``), and
-    the pod's label or the configuration of its claim or class asks for it. Claims and classes can
-    ask for it only for pods that a controller makes anew. The Eviction API decides by
-    PodDisruptionBudgets.
+    By default that is a pod of which nothing has run and which a controller makes anew: it loses
+    nothing. The pod's label, or the configuration of its claim or class, may say otherwise, and the
+    administrator (``--no-evict-failed``). The Eviction API decides by PodDisruptionBudgets. What is
+    made anew and fails again is evicted after pauses that grow.
     """
     pod = record.pod
     why = _why_evict(world, pod) if pod.node and pod.pending else ""
@@ -191,22 +227,27 @@ def evict(world: World, record: PodRecord) -> Iterator[Act]:
         return
     if not world.options.evict_failed:
         message = (
-            "its eviction is asked for, and the controller may not evict pods: run it with "
-            f"--evict-failed (chart: evictFailed.enabled). {why}"
+            "the controller may not evict pods: run it with --evict-failed (chart: "
+            f"evictFailed.enabled), or delete the pod. {why}"
         )
         _tell_evicted(world, pod, Obstacle(Reason.NOT_EVICTED, message))
         return
     pause = record.eviction = record.eviction or times.growing(times.EVICTION_AGAIN)
-    if world.now() >= pause.until:
+    evicted = world.evicted.get(world.cluster.pod_index.template(pod), Evicted)
+    due = max(pause.until, evicted.pause.until if pod.created > evicted.at else 0.0)
+    if world.now() >= due:
         pause.fail(world.now())
-        yield _eviction(world, pod, why)
-    yield Look(pause.until)
+        yield _eviction(world, pod, why, evicted)
+    yield Look(max(due, pause.until))
 
 
-def _eviction(world: World, pod: Pod, why: str) -> Write:
+def _eviction(world: World, pod: Pod, why: str, evicted: Evicted) -> Write:
     def done(answer: WriteAnswer) -> None:
         error = answer.error
         if error is None:
+            if pod.created > evicted.at:
+                evicted.pause.fail(world.now())
+                evicted.at = rfc3339(world.requests.now())
             message = f"evicted, so that another is placed elsewhere: {why}"
             _tell_evicted(world, pod, Obstacle(Reason.EVICTED, message))
             return
@@ -230,8 +271,10 @@ def _why_evict(world: World, pod: Pod) -> str:
     for known in world.claims_of(pod):
         if known.claim.allocation is None:
             continue
+        if known.claim.allocation.node != pod.node or not _is_wished(world, pod, known):
+            continue
         said = failed_prepare(known.obj, driver=world.cluster.driver, reasons=_FAILED)
-        if said and known.claim.allocation.node == pod.node and _is_wished(world, pod, known):
+        if said := said or find_refusal(world, known):
             return f"node {pod.node} cannot prepare claim {known.claim.ref}: {said}"
     return ""
 
@@ -240,7 +283,7 @@ def _is_wished(world: World, pod: Pod, known: KnownClaim) -> bool:
     driver = world.cluster.driver
     if label := pod.labels.get(on_failure(driver)):
         return label == _EVICT
-    if known.claim.allocation is None or not pod.is_controlled:
+    if known.claim.allocation is None or not pod.is_controlled or pod.started:
         return False
     return preparation(known.claim.allocation.config, driver=driver).on_failure == _EVICT
 

@@ -39,7 +39,7 @@ from dra.kube.errors import (
     ObjectNotFoundError,
     UnavailableError,
 )
-from dra.kube.timing import TokenBucket
+from dra.kube.timing import Backoff, TokenBucket
 from dra.pods.pods import Pod, urgency
 
 _log = logging.getLogger(__name__)
@@ -125,6 +125,18 @@ class Nominating:
 
 
 @dataclass(slots=True)
+class Evicted:
+    """Pods of one template that were evicted, as their slices could not be made.
+
+    ``at``: time (RFC 3339) of the eviction from which the pause counts. Pods that were made before
+    it are evicted without the pause.
+    """
+
+    pause: Backoff = field(default_factory=lambda: times.growing(times.EVICTION_AGAIN))
+    at: str = ""
+
+
+@dataclass(slots=True)
 class RoomPlans:
     """Plans to make room for pods, common to all pods. Times are monotonic.
 
@@ -187,6 +199,8 @@ class World:
         """By namespace, pods sent to kube-scheduler that it placed since it refused one."""
         self.missed: set[str] = set()
         """Nodes where the last pod that was sent to them was not placed."""
+        self.evicted: BoundedCache[str, Evicted] = BoundedCache(_TEMPLATES)
+        """By template."""
         self.gangs_rest_until = float("-inf")
         """Monotonic time before which no decision of a gang goes on, so that other work is done."""
         self.alike: BoundedCache[str, AlikePods] = BoundedCache(_TEMPLATES)

@@ -4,8 +4,8 @@ The Ready condition in ``status.devices`` of a claim is written by the node and 
 controller, which writes the pod's condition.
 
 ``Ready`` is True with the reason ``Prepared``, or False with ``PrepareFailedPermanently``,
-``PrepareFailing``, ``Unasked`` or a :class:`dra.gpu.inventory.GpuReason`. kube-scheduler waits for
-others: ``SliceMade`` and ``CreationFailed``.
+``PrepareFailing`` or a :class:`dra.gpu.inventory.GpuReason`. kube-scheduler waits for others:
+``SliceMade`` and ``CreationFailed``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dra.common.resources import at
+from dra.common.resources import Obj, at
 from dra.gpu.inventory import GpuReason
 
 READY = "Ready"
@@ -22,8 +22,8 @@ PREPARED = "Prepared"
 MADE = "Made"
 """The slice exists, whether or not kubelet has asked for it."""
 
-UNASKED = "Unasked"
-"""The slice exists, and kubelet has not asked for it for some time."""
+AS_THEY_SHOULD_BE: list[Obj] = []
+"""Kept of the devices in a claim's status if all are prepared."""
 
 PREPARE_FAILED = "PrepareFailedPermanently"
 """The node cannot prepare the device, and will not be able to before somebody intervenes."""
@@ -78,17 +78,10 @@ def failed_prepare(
     return ""
 
 
-def unasked_since(claim: Mapping[str, Any], *, driver: str) -> str:
-    """Time (RFC 3339) from which kubelet could ask for a claim's slices; empty if it has asked.
-
-    ``claim`` is the object as JSON.
-    """
-    found = (
-        str(condition.get("lastTransitionTime") or "")
-        for condition in _readiness(claim, driver)
-        if condition.get("reason") == UNASKED
-    )
-    return max(found, default="")
+def was_asked_for(claim: Mapping[str, Any], *, driver: str) -> bool:
+    """True if the status of a claim, as JSON, says that kubelet has asked for its devices."""
+    told = at(claim, "status", "devices", default=None)
+    return told is AS_THEY_SHOULD_BE or any(True for _ in _readiness(claim, driver))
 
 
 def _readiness(claim: Mapping[str, Any], driver: str) -> Iterator[Mapping[str, Any]]:

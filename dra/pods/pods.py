@@ -208,7 +208,7 @@ class Pod:
     have the same claim under several names. ``volume_claims``: its PersistentVolumeClaims, each
     with True if it belongs to the pod. ``nominated``: the node on which kube-scheduler makes room
     for it. ``template``: equal for pods of one owner. ``unread``: why the pod is not served; empty
-    if it is.
+    if it is. ``started``: a container of it, such as an init container, has run.
     """
 
     key: ObjectKey
@@ -229,6 +229,7 @@ class Pod:
     template: str = ""
     unread: str = ""
     scheduler: str = DEFAULT_SCHEDULER
+    started: bool = False
 
     @property
     def live(self) -> bool:
@@ -278,6 +279,7 @@ def read_pod(obj: Obj, needs: Callable[[Obj], PodNeeds] = read_needs) -> Pod:
         nominated=at(obj, "status", "nominatedNodeName", default=""),
         unread=spec.get(UNREAD) or "",
         scheduler=sys.intern(spec.get("schedulerName") or DEFAULT_SCHEDULER),
+        started=at(obj, "status", "started", default=False),
     )
 
 

@@ -152,8 +152,15 @@ class _Condition(Part):
     last_transition_time: str | None = None
 
 
+class _State(Part):
+    running: msgspec.Raw = ABSENT
+    terminated: msgspec.Raw = ABSENT
+
+
 class _ContainerStatus(Part):
     name: str = ""
+    state: _State | None = None
+    restart_count: int = 0
     resources: _Asked | None = None
     allocated_resources: dict[str, Any] | None = None
 
@@ -348,7 +355,17 @@ def _status(status: _Status) -> Obj:
             "nominatedNodeName": status.nominated_node_name,
             "resourceClaimStatuses": made or None,
             "conditions": own or None,
+            "started": _has_run(status) or None,
         }
+    )
+
+
+def _has_run(status: _Status) -> bool:
+    """True if a container of the pod, such as an init container, has ever run."""
+    told = (*(status.container_statuses or ()), *(status.init_container_statuses or ()))
+    states = [each.state for each in told if each.state is not None]
+    return any(each.restart_count for each in told) or any(
+        text_of(state.running) or text_of(state.terminated) for state in states
     )
 
 

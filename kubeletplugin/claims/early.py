@@ -31,8 +31,6 @@ from kubeletplugin.times import (
     EARLY_AGAIN_SECONDS,
     EARLY_PAUSE_SECONDS,
     FORGIVEN_SECONDS,
-    LONGEST_OVERDUE_SECONDS,
-    OVERDUE_SECONDS,
     UNDO_SECONDS,
     UNREADY_SECONDS,
 )
@@ -49,9 +47,7 @@ class _Claim:
     ``devices``: names of the expected devices. ``wishes``: number of changes of ``devices``.
     ``open``: the last wish is neither made nor refused yet. ``not_before``: monotonic time of the
     next attempt. ``doubted``: it is to be checked whether its slices are still needed.
-    ``early_since``: monotonic time since which slices made early exist. ``whole_since``: since when
-    all are whole and its pod may be bound. ``is_overdue``: published as not asked for in time.
-    ``asked``: kubelet has asked for it.
+    ``early_since``: monotonic time since which slices made early exist.
     """
 
     ref: ClaimRef
@@ -61,9 +57,6 @@ class _Claim:
     not_before: float = 0.0
     doubted: bool = False
     early_since: float | None = None
-    whole_since: float | None = None
-    is_overdue: bool = False
-    asked: bool = False
 
     @property
     def is_over(self) -> bool:
@@ -110,7 +103,6 @@ class EarlySlices:
                 return
             claim.ref, claim.devices, claim.open = ref, devices, bool(devices)
             claim.wishes += 1
-            claim.asked = False
             claim.doubted = claim.doubted or not devices
         if not devices:
             self._outcomes.forget(ref)
@@ -128,7 +120,7 @@ class EarlySlices:
         if not self._readiness.is_ready or self._journal.rebuild:
             return UNREADY_SECONDS
         claims = self._look_at_journal()
-        pauses = [pause for c in claims for pause in (self._give_back(c), self._overdue(c))]
+        pauses = [self._give_back(c) for c in claims]
         pauses += [self._begin(c) for c in claims if c.open]
         with self._lock:
             self._claims = {u: c for u, c in self._claims.items() if not c.is_over}
@@ -145,16 +137,10 @@ class EarlySlices:
                 if any(e.early for e in entries):
                     self._claims.setdefault(uid, _Claim(entries[0].claim))
             for uid, claim in self._claims.items():
-                entries = of_claim.get(uid, [])
-                claim.early_since = _since(claim.early_since, now, any(e.early for e in entries))
-                claim.asked = claim.asked or not all(e.early for e in entries)
-                whole = all(e.early and e.ci_id is not None for e in entries)
-                if not entries:  # nothing is made of whole GPUs
-                    names = claim.devices if not claim.asked else ()
-                    whole = bool(names) and not any("-mig-" in name for name in names)
-                is_bound = not self._outcomes.is_awaited(uid)
-                claim.whole_since = _since(claim.whole_since, now, whole and is_bound)
-                claim.is_overdue = claim.is_overdue and claim.whole_since is not None
+                if not any(e.early for e in of_claim.get(uid, ())):
+                    claim.early_since = None
+                elif claim.early_since is None:
+                    claim.early_since = now
             return [*self._claims.values()]
 
     # -- given back
@@ -194,35 +180,7 @@ class EarlySlices:
         self._allowance.waste(ref.namespace, [e.gpu for e in entries])
         self._acted(Action.RETURNED)
         why = "no pod came for it in time" if is_over else "it is not to be used here"
-        if claim.is_overdue:
-            self._outcomes.statuses.withdraw(ref)
         _log.info("given back: %s", why, extra=about(ref, error=left))
-
-    # -- overdue
-
-    def _overdue(self, claim: _Claim) -> float | None:
-        """Publish once that kubelet has not asked for slices that are made; seconds until due.
-
-        A pod is bound right after its claim is allocated, and kubelet asks milliseconds later. If
-        kubelet failed to, it tries again only after 60 to 90 s, and only this node notices. While
-        kubelet asks for other claims, it may still ask for this one.
-        """
-        since = claim.whole_since
-        if since is None or claim.is_overdue:
-            return None
-        if self._outcomes.registered_at is None:
-            return UNREADY_SECONDS
-        since = max(since, self._outcomes.registered_at)
-        asked = max(since, self._outcomes.answered_at) + OVERDUE_SECONDS
-        left = min(asked, since + LONGEST_OVERDUE_SECONDS) - self._clock.monotonic()
-        if left > 0:
-            return left
-        claim.is_overdue = True
-        if claim.early_since is None:
-            self._outcomes.missed(claim.ref)
-        else:
-            self._outcomes.statuses.show(claim.ref, overdue=True)
-        return None
 
     # -- made
 
@@ -363,8 +321,3 @@ class Allowance:
         now = self._clock.monotonic()
         levels = {k: n - (now - since) / FORGIVEN_SECONDS for k, (n, since) in self._wasted.items()}
         return {key: level for key, level in levels.items() if level > 0}
-
-
-def _since(before: float | None, now: float, holds: bool) -> float | None:  # noqa: FBT001 - a condition
-    """Time since which a condition ``holds``; None if it does not."""
-    return (now if before is None else before) if holds else None

@@ -170,7 +170,7 @@ class Node:
         entries = before or after
         self._observer.served(Served(ref, operation, seconds, entries, repeated, answer.cause))
         if answer.cause is None:
-            self.outcomes.answered(ref)
+            self.outcomes.forget(ref)
             for entry in after or before:
                 _log.info("%s done", operation, extra=device(entry, seconds=round(seconds, 3)))
             if not entries:

@@ -73,8 +73,6 @@ class Outcomes:
         """Monotonic time from which kubelet can call this process."""
         self.resumed = ""
         """Time (RFC 3339) from which kubelet can repeat calls cut short by a restart, or empty."""
-        self.answered_at = float("-inf")
-        """Monotonic time of the last successful answer to kubelet, for any claim."""
 
     # -- calls of kubelet
 
@@ -105,15 +103,6 @@ class Outcomes:
         elif failures >= SEVERAL and not held:
             text = f"{failures} times in a row: {error}"
             self.statuses.show_failure(ref, text, reason=PREPARE_FAILING)
-
-    def missed(self, ref: ClaimRef) -> None:
-        """Take note that kubelet should have asked for a claim of which nothing is made early."""
-        self._list(ref, passing=True)
-
-    def answered(self, ref: ClaimRef) -> None:
-        """Take note that kubelet's Prepare or Unprepare of a claim was answered with success."""
-        self.answered_at = self._clock.monotonic()
-        self.forget(ref)
 
     # -- slices made before kubelet asks
 

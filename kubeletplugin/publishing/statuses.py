@@ -10,7 +10,6 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from dra.claims.allocation import read_allocation
@@ -20,7 +19,6 @@ from dra.claims.conditions import (
     PREPARE_FAILED,
     PREPARED,
     READY,
-    UNASKED,
     Binding,
     awaited_devices,
 )
@@ -97,13 +95,12 @@ class ClaimStatuses(WriteLoop):
             while len(self._known) > _MOST_KNOWN:
                 del self._known[next(iter(self._known))]
 
-    def show(self, ref: ClaimRef, *, awaited: bool = False, overdue: bool = False) -> None:
+    def show(self, ref: ClaimRef, *, awaited: bool = False) -> None:
         """Show the devices of a claim in their present state.
 
-        ``awaited``: kube-scheduler waits for this status. ``overdue``: kubelet should have asked
-        for the devices by now, and has not.
+        ``awaited``: kube-scheduler waits for this status.
         """
-        self._want(ref, partial(self._present, overdue=overdue), awaited=awaited)
+        self._want(ref, self._present, awaited=awaited)
 
     def show_refused(self, ref: ClaimRef, message: str) -> None:
         """Tell kube-scheduler that slices for which it waits cannot be made."""
@@ -153,7 +150,7 @@ class ClaimStatuses(WriteLoop):
         with self._condition:
             return self._condition.wait_for(lambda: not self._wanted and not self._busy, timeout)
 
-    def _present(self, claim: Obj, *, overdue: bool) -> list[Obj]:
+    def _present(self, claim: Obj) -> list[Obj]:
         """Entries of the claim's devices that are made and still allocated to the claim."""
         found = at(claim, "status", "allocation", default=None)
         given = () if found is None else read_allocation(found).of_driver(self._driver)
@@ -165,7 +162,7 @@ class ClaimStatuses(WriteLoop):
                 continue
             awaited = awaited_devices(claim, driver=self._driver, pool=entry.pool)
             problem, binding = self._problem(entry), awaited.get(entry.device)
-            shown.append(present_device(self._driver, entry, problem, binding, overdue=overdue))
+            shown.append(present_device(self._driver, entry, problem, binding))
         return shown
 
     def _want(self, ref: ClaimRef, wish: _Wish, *, awaited: bool = False) -> None:
@@ -287,15 +284,13 @@ def present_device(
     entry: Entry,
     problem: DeviceProblem | None,
     binding: Binding | None = None,
-    *,
-    overdue: bool = False,
 ) -> Obj:
     """The entry of ``status.devices`` for a device; its conditions have no times yet.
 
-    It has the condition Ready, except for a device for which kubelet has not asked yet and is not
-    ``overdue``. ``binding``: conditions for which kube-scheduler waits.
+    It has the condition Ready once kubelet has asked for it. ``binding``: conditions for which
+    kube-scheduler waits.
     """
-    conditions = [] if entry.early and not overdue else [_readiness(entry, problem)]
+    conditions = [] if entry.early else [_readiness(entry, problem)]
     if binding is not None and entry.state in {State.CI_CREATED, State.PREPARED}:
         conditions += [
             _condition(name, "True", MADE, "the slice is there") for name in binding.made
@@ -329,8 +324,6 @@ def _with_time(device: Obj, shown: Obj | None, moment: str) -> Obj:
 
 
 def _readiness(entry: Entry, problem: DeviceProblem | None) -> Obj:
-    if entry.early:
-        return _condition(READY, "False", UNASKED, "made; kubelet has not asked for it yet")
     if problem is not None:
         return _condition(READY, "False", problem.reason, problem.message)
     if entry.state is State.LOST:

@@ -102,7 +102,7 @@ def test_a_registry_that_does_not_answer_is_named(tmp_path: Path) -> None:
         )
 
 
-PILOT = {"kubeletPlugin": {"nodeSelector": {"pilot": "yes"}}, "evictFailed": {"enabled": True}}
+PILOT = {"kubeletPlugin": {"nodeSelector": {"pilot": "yes"}}, "evictFailed": {"enabled": False}}
 
 
 @pytest.mark.parametrize("values", [{}, PILOT], ids=["default", "others"])

@@ -2,47 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from dra.common.resources import Obj
-from hack.cluster import controlplane
 from hack.cluster.api import Api
-from hack.cluster.controlplane import ControlPlane
 from sim.nvml.faults import Fault
 from sim.processes import wait_for
 from tests.cluster.harness.agreement import Agreement
-from tests.cluster.harness.daemons import DRIVER, Driver, daemon
 from tests.cluster.harness.pods import pod
 from tests.cluster.harness.workload import SLEEPING, Workload
 
 CREATION = "nvmlDeviceCreateGpuInstanceWithPlacement"
 
 
-@pytest.fixture
-def evicting(driver: Driver, control_plane: ControlPlane) -> Iterator[None]:
-    """A controller that may evict pods, in the place of the usual one."""
-    usual = driver.controller
-    usual.stop()
-    other = daemon(
-        "controller-evicting",
-        *("controller", "--identity", "test", "--evict-failed"),
-        *("--kubeconfig", str(control_plane.kubeconfig(controlplane.MIG_CONTROLLER))),
-        logs=usual.log.parent,
-    )
-    driver.controller = other
-    other.start()
-    yield
-    other.stop()
-    driver.controller = usual
-    usual.start()
-
-
 def replica_set(name: str, template: Obj, **where: Any) -> Obj:
-    """One pod of those that ask to be evicted."""
-    labels = {"app": name, f"{DRIVER}/on-failure": "evict"}
+    """One pod, which asks for nothing."""
+    labels = {"app": name}
     spec = pod(name, SLEEPING, claims={"gpu": template}, **where)["spec"]
     spec["restartPolicy"] = "Always"
     return {
@@ -58,7 +35,6 @@ def replica_set(name: str, template: Obj, **where: Any) -> Obj:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.usefixtures("evicting")
 def test_a_pod_whose_slice_cannot_be_made_is_evicted_and_its_successor_runs(
     *, agreement: Agreement, api: Api, workload: Workload, where: dict[str, Any]
 ) -> None:

@@ -34,11 +34,7 @@ def may(api: Api, node: str, verb: str, *, subresource: str = "") -> bool:
 @pytest.fixture(scope="module", autouse=True)
 def role(admin: Api) -> Iterator[None]:
     assert not may(admin, "plain", "get"), "the chart allows it without being asked"
-    objects = [
-        each
-        for each in render({"kubeletClaims": {"enabled": True}})
-        if each["metadata"]["name"].endswith("-kubelet")
-    ]
+    objects = [each for each in render({}) if each["metadata"]["name"].endswith("-kubelet")]
     for each in objects:
         apply(admin, each)
     wait_for("role of kubelets", lambda: may(admin, "any", "get"))

@@ -9,7 +9,7 @@ import pytest
 
 from controller.cluster.decoder import remembering
 from dra.claims.claims import read_claim
-from dra.claims.conditions import PREPARE_FAILED, failed_prepare
+from dra.claims.conditions import PREPARE_FAILED, failed_prepare, was_asked_for
 from dra.common.resources import MIG_NODES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Obj
 from dra.kube.reflector import Store
 from dra.pods.pods import Pod, read_pod
@@ -157,15 +157,17 @@ def test_a_trimmed_claim_is_read_as_the_whole_one() -> None:
     assert "managedFields" not in trimmed["metadata"]
 
 
-def test_of_devices_that_are_as_they_should_be_the_allocation_alone_is_kept() -> None:
+def test_of_devices_that_are_as_they_should_be_it_is_kept_that_they_were_asked_for() -> None:
     body = allocated(claim("c"), "node-a", "gpu-0-mig-1g5gb-19-4")
     ready = {"type": "Ready", "status": "True", "reason": "Prepared"}
     lost = {"type": "Ready", "status": "False", "reason": "XidError"}
-    for conditions, kept in (([ready], False), ([], False), ([ready, lost], True)):
+    for conditions, kept in (([ready], []), ([], None), ([ready, lost], [[ready, lost]])):
         device = {"driver": DRIVER, "pool": "p", "device": "d", "conditions": conditions}
         body["status"]["devices"] = [device]
         trimmed = Stored(RESOURCE_CLAIMS)(as_stored(RESOURCE_CLAIMS, body, 1))
-        assert ("devices" in trimmed["status"]) == kept
+        told = trimmed["status"].get("devices")
+        assert (told and [d["conditions"] for d in told]) == kept
+        assert was_asked_for(trimmed, driver=DRIVER) is (kept == [])
         assert trimmed["status"]["allocation"] == body["status"]["allocation"]
 
 

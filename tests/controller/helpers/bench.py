@@ -66,7 +66,7 @@ class Bench:
         node_labels: bool = False,
         node_classes: Path | None = None,
         eager_creation: bool = True,
-        evict_failed: bool = False,
+        evict_failed: bool = True,
         moves_per_hour: int = 0,
         preemption: bool = False,
         autoscaler: bool = False,
@@ -179,10 +179,11 @@ class Bench:
         self.ask(pod_name, claim_name, *requests, **spec)
         self.run()
 
-    def bind(self, name: str, node: str) -> None:
-        """kube-scheduler binds a pod."""
+    def bind(self, name: str, node: str, *, phase: str = "Pending") -> None:
+        """kube-scheduler binds a pod; kubelet has brought it to ``phase``."""
         obj = copied(self.api.get(PODS, name))
         obj["spec"]["nodeName"] = node
+        obj.setdefault("status", {})["phase"] = phase
         self.pod(obj)
 
     def remove_pod(self, name: str) -> None:

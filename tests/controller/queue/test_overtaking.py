@@ -49,7 +49,7 @@ class Stream:
         self.waiting.append(name)
         for served in [n for n in self.waiting if bench.devices(n)]:
             self.waiting.remove(served)
-            bench.bind(f"p-{served}", bench.node_of(served))
+            bench.bind(f"p-{served}", bench.node_of(served), phase="Running")
             self.running.append((bench.time + self.life, served))
 
     def metadata(self, name: str) -> dict[str, str]:

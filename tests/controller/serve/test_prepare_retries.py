@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -33,13 +34,29 @@ SECOND = "2026-01-01T00:20:00.000001Z"
 DEVICE = "gpu-0-mig-2g10gb-14-0"
 
 
-def bound(**status: str) -> Bench:
-    """A pod bound to node-a, whose claim has 2g.10gb at 0 of its GPU; nothing is made of it."""
+def bound(*, asked: bool = True, pods: int = 1, phase: str = "Pending", **spec: Any) -> Bench:
+    """A pod bound to node-a, whose claim has 2g.10gb at 0 of its GPU.
+
+    ``asked``: the claim's status says so. ``pods``: so many have reserved the claim.
+    """
     bench = Bench("node-a", "node-b")
-    bench.claim(allocated(claim("c", request("r", "mig-2g.10gb")), "node-a", DEVICE))
-    bench.pod({**pod("p", "c", nodeName="node-a"), "status": {"phase": "Pending", **status}})
+    bench.claim(shown(reason="Prepared" if asked else "", pods=pods))
+    bench.pod({**pod("p", "c", nodeName="node-a", **spec), "status": {"phase": phase}})
     bench.run()
     return bench
+
+
+def shown(*, reason: str, device: str = DEVICE, pods: int = 1) -> Obj:
+    """The claim with what its node says of its slice: a reason, "" for nothing."""
+    made = allocated(claim("c", request("r", "mig-2g.10gb")), "node-a", DEVICE)
+    names = [f"p{number or ''}" for number in range(pods)]
+    made["status"]["reservedFor"] = [
+        {"resource": "pods", "name": name, "uid": f"uid-{name}"} for name in names
+    ]
+    condition = {"type": "Ready", "status": str(reason == "Prepared"), "reason": reason}
+    told = {"driver": DRIVER, "pool": "node-a-pool", "device": device, "conditions": [condition]}
+    made["status"]["devices"] = [told] if reason else []
+    return Stored(RESOURCE_CLAIMS)(made)
 
 
 def tells(
@@ -163,40 +180,43 @@ def test_what_was_allocated_after_the_plugin_was_back_is_no_occasion() -> None:
     assert marks(bench) == 1, "allocated in the second in which it came back, maybe before"
 
 
-def made_and_not_asked_for(since: str, *, device: str = DEVICE, reason: str = "Unasked") -> Obj:
-    """The claim as its node shows it: a slice for which kubelet has not asked, unless it has."""
-    made = allocated(claim("c", request("r", "mig-2g.10gb")), "node-a", DEVICE)
-    status = "True" if reason == "Prepared" else "False"
-    shown = {"type": "Ready", "status": status, "reason": reason, "lastTransitionTime": since}
-    told = {"driver": DRIVER, "pool": "node-a-pool", "device": device, "conditions": [shown]}
-    made["status"]["devices"] = [told]
-    return Stored(RESOURCE_CLAIMS)(made)
-
-
-def test_kubelet_asks_again_where_the_node_says_that_it_never_did() -> None:
-    bench = bound()
-    bench.claim(made_and_not_asked_for("2026-01-01T00:00:02Z"))
-    bench.run()
-    assert (marks(bench), mark(bench)) == (1, "2026-01-01T00:00:02Z")
-    bench.claim(made_and_not_asked_for("2026-01-01T00:00:02Z"))
-    bench.run(seconds=600)
-    assert marks(bench) == 1
+@pytest.mark.parametrize(
+    ("bench", "moments"),
+    [
+        ({"asked": False}, times.PREPARE_UNASKED),
+        ({"asked": True, "pods": 2}, times.PREPARE_UNASKED),
+        ({"asked": True}, []),
+        ({"asked": False, "phase": "Running"}, []),
+    ],
+    ids=["nothing told", "another pod's", "asked", "runs"],
+)
+def test_kubelet_asks_again_a_few_times_while_nothing_tells_that_it_has(
+    bench: dict[str, Any], moments: Sequence[float]
+) -> None:
+    site = bound(**bench)
+    told: list[float] = []
+    for tick in range(1, 1000):
+        site.run(seconds=0.1)
+        told += [tick / 10] * (marks(site) - len(told))
+    assert told == pytest.approx(moments, abs=0.11)
 
 
 @pytest.mark.parametrize(
-    "shown",
+    ("told", "number"),
     [
-        {"device": "gpu-0-mig-2g10gb-14-2"},
-        {"reason": "Prepared"},
-        {"reason": "SliceLost"},
+        ({"reason": "Prepared"}, 0),
+        ({"reason": "SliceLost"}, 0),
+        ({"reason": "SliceLost", "device": "gpu-0-mig-2g10gb-14-2"}, 1),
     ],
-    ids=["of an earlier allocation", "prepared", "of another reason"],
+    ids=["prepared", "lost", "of an earlier allocation"],
 )
-def test_it_is_not_told_of_what_the_claim_has_no_more_or_was_given(shown: dict[str, str]) -> None:
-    bench = bound()
-    bench.claim(made_and_not_asked_for("2026-01-01T00:00:02Z", **shown))
-    bench.run(seconds=600)
-    assert marks(bench) == 0
+def test_it_is_not_where_the_node_tells_of_what_the_claim_has(
+    told: dict[str, str], number: int
+) -> None:
+    bench = bound(asked=False)
+    bench.claim(shown(**told))
+    bench.run(seconds=times.PREPARE_UNASKED[0])
+    assert marks(bench) == number
 
 
 @pytest.mark.parametrize("phase", ["Running", "Succeeded"])

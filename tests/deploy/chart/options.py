@@ -41,7 +41,7 @@ BY_VALUE: dict[str, dict[str, Given]] = {
         "--node-labels": ("nodeLabels.enabled", True, True),
         "--finalizer-at-creation": ("finalizerAtCreation.enabled", False, False),
         "--eager-creation": ("eagerCreation.enabled", False, False),
-        "--evict-failed": ("evictFailed.enabled", True, True),
+        "--evict-failed": ("evictFailed.enabled", False, False),
         "--autoscaler": ("autoscaler.enabled", True, True),
         "--moves-per-hour": ("defrag.movesPerHour", 6, 6),
         "--preemption": ("preemption.enabled", True, True),

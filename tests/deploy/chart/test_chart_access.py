@@ -49,7 +49,8 @@ def test_the_plugin_may_offer_devices_only_where_the_scheduler_allocates() -> No
 
 @pytest.mark.parametrize("allowed", ["evictFailed", "defrag", "preemption", ""])
 def test_the_controller_may_end_pods_only_where_the_administrator_allows_it(allowed: str) -> None:
-    found = rules(render({allowed: {"enabled": True}} if allowed else {}), "controller")
+    values: Obj = {"evictFailed": {"enabled": False}} | {allowed: {"enabled": True}}
+    found = rules(render({name: value for name, value in values.items() if name}), "controller")
     granted = [rule["verbs"] for rule in found if "pods/eviction" in rule["resources"]]
     assert granted == ([["create"]] if allowed else [])
     deletes = any("delete" in rule["verbs"] for rule in found if "pods" in rule["resources"])
@@ -57,10 +58,10 @@ def test_the_controller_may_end_pods_only_where_the_administrator_allows_it(allo
 
 
 @pytest.mark.parametrize("allowed", [True, False])
-def test_kubelets_may_get_claims_besides_only_where_the_administrator_enables_it(
+def test_kubelets_may_get_claims_besides_unless_the_administrator_takes_that_away(
     *, allowed: bool
 ) -> None:
-    objects = render({"kubeletClaims": {"enabled": True}} if allowed else {})
+    objects = render({} if allowed else {"kubeletClaims": {"enabled": False}})
     granted = [rule for each in _for_kubelets(objects) for rule in each.get("rules", ())]
     named = [who["name"] for each in _for_kubelets(objects) for who in each.get("subjects", ())]
     only = {"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims"], "verbs": ["get"]}
