@@ -20,6 +20,7 @@ from controller.keep.templates import LimitTemplates
 from controller.queue.line import gang_uid
 from controller.serve import making_room, placing, steering
 from controller.serve.allocations import note_claim
+from controller.serve.binding import note_claim_made
 from controller.serve.claims import serve_claim
 from controller.serve.nudges import is_crowded
 from controller.serve.rules import serve
@@ -245,6 +246,7 @@ class Engine:
 
     def _claim_changed(self, key: ObjectKey) -> None:
         note_claim(self._world, key)
+        note_claim_made(self._world, key)
         self._world.agenda.add_claim(key)
 
     def _pod_gone(self, record: PodRecord) -> None:

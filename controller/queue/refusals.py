@@ -21,7 +21,7 @@ count once: otherwise whoever writes claims could take GPUs out of use.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from math import inf
@@ -96,7 +96,7 @@ class Refusals:
         known.spared[node] = self._now()
         return True
 
-    def refuse(self, template: str, node: str) -> float:
+    def refuse(self, template: str, node: str, why: Obstacle = _BY_SCHEDULER) -> float:
         """Leave ``node`` out for a template; returns the seconds for which it is left out.
 
         Allocations that are taken back at about the same time count as one refusal.
@@ -107,7 +107,8 @@ class Refusals:
         refusal = known.refused.get(node)
         if refusal is None:
             pause = times.growing(times.NODE_REFUSED)
-            refusal = known.refused[node] = Refusal(_BY_SCHEDULER, -inf, pause=pause)
+            refusal = known.refused[node] = Refusal(why, -inf, pause=pause)
+        refusal.why = why
         seconds = refusal.until - now
         if now - refusal.at >= times.SAME_REFUSAL:
             refusal.changed = False
@@ -197,11 +198,14 @@ class Refusals:
         """The monotonic time at which the next GPU is let in again, or its failure is forgotten."""
         return self._gpus.due
 
-    def remembers(self, node: str) -> bool:
-        """True if a slice could not be made on a GPU of ``node`` lately."""
-        inventory = self._cluster.inventory(node)
-        gpus = inventory.gpus if inventory is not None else ()
-        return any(self._gpus.remembers((node, gpu.name)) for gpu in gpus)
+    def remembers(self, node: str, devices: Iterable[str]) -> bool:
+        """True if a slice could not be made lately on a GPU of one of the ``devices`` of a node."""
+        return any(self._gpus.remembers((node, _gpu_of(device))) for device in devices)
+
+    def prove(self, node: str, devices: Iterable[str]) -> None:
+        """Note that slices were made on GPUs of a node which had been let in again."""
+        for device in devices:
+            self._gpus.prove((node, _gpu_of(device)))
 
     def note_failures(self, node: str) -> None:
         """Leave out the GPUs of failed Prepares in a node's MigNode that were not noted before."""

@@ -21,10 +21,10 @@ from controller import times
 from controller.serve.nudges import preparation
 from controller.serve.world import World
 from dra.allocator.problem import Decision
-from dra.claims.conditions import awaits_slices
+from dra.claims.conditions import awaits_slices, is_as_it_should_be
 from dra.claims.reader import KnownClaim
 from dra.claims.wants import ClaimWants
-from dra.common.resources import at
+from dra.common.resources import ObjectKey, at
 from dra.gpu.inventory import SETS_CONDITIONS
 from dra.kube.timing import seconds_since
 
@@ -32,8 +32,8 @@ from dra.kube.timing import seconds_since
 def waits_for_slices(world: World, decision: Decision, claims: Iterable[ClaimWants]) -> bool:
     """True if kube-scheduler is to bind the pod of ``decision`` only once its slices are made.
 
-    That is so if the configuration of a class or claim asks for it, and on nodes where a slice
-    could not be made lately; and only if the node will say what became of the slices.
+    That is so if the configuration of a class or claim asks for it, and on GPUs where a slice could
+    not be made lately; and only if the node will say what became of the slices.
     """
     inventory = world.cluster.inventory(decision.node)
     if inventory is None or SETS_CONDITIONS not in inventory.capabilities:
@@ -45,7 +45,18 @@ def waits_for_slices(world: World, decision: Decision, claims: Iterable[ClaimWan
         config += wants.config(p.request for p in decision.of(wants.claim.ref))
     if config and preparation(config, driver=world.cluster.driver).bind_when == "made":
         return True
-    return world.refusals.remembers(decision.node)
+    return world.refusals.remembers(decision.node, (pick.device for pick in decision.picks))
+
+
+def note_claim_made(world: World, key: ObjectKey) -> None:
+    """Forget the failures of GPUs on which slices were made for which kube-scheduler waited."""
+    known = world.cluster.claims.get(key)
+    if known is None or known.claim.allocation is None or not is_as_it_should_be(known.obj):
+        return
+    allocation, driver = known.claim.allocation, world.cluster.driver
+    if awaits_slices(known.obj, driver=driver):
+        devices = (each.device for each in allocation.of_driver(driver))
+        world.refusals.prove(allocation.node, devices)
 
 
 def may_wait_until(world: World, known: KnownClaim) -> float | None:

@@ -290,8 +290,10 @@ def give_back_failed_prepare(world: World, known: KnownClaim) -> Iterator[Look |
         return
     if not pods or not node or is_on_node(world, node, claim.ref.uid):
         return
-    for pod in pods:
-        world.refusals.refuse(cluster.pod_index.template(pod), node)
+    if not cluster.claim_index.record(claim.ref).refused_by:  # else its GPU is left out for all
+        there = Obstacle(Reason.PREPARE_FAILED, f"a slice could not be made there lately: {why}")
+        for pod in pods:
+            world.refusals.refuse(cluster.pod_index.template(pod), node, there)
     message = f"node {node} cannot prepare the claim, it is placed elsewhere: {why}"
     told = partial(world.reporter.on_claim, known, Obstacle(Reason.PREPARE_FAILED, message))
     yield world.claim_write(known, world.writer.deallocate, told)

@@ -80,8 +80,12 @@ def failed_prepare(
 
 def was_asked_for(claim: Mapping[str, Any], *, driver: str) -> bool:
     """True if the status of a claim, as JSON, says that kubelet has asked for its devices."""
-    told = at(claim, "status", "devices", default=None)
-    return told is AS_THEY_SHOULD_BE or any(True for _ in _readiness(claim, driver))
+    return is_as_it_should_be(claim) or any(True for _ in _readiness(claim, driver))
+
+
+def is_as_it_should_be(claim: Mapping[str, Any]) -> bool:
+    """True if all devices in the status of a claim, as it is kept, are prepared."""
+    return at(claim, "status", "devices", default=None) is AS_THEY_SHOULD_BE
 
 
 def _readiness(claim: Mapping[str, Any], driver: str) -> Iterator[Mapping[str, Any]]:

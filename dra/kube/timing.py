@@ -159,6 +159,11 @@ class LeftOut(Generic[K]):
             pause.fail(self._now())
             self._out.add(key)
 
+    def prove(self, key: K) -> None:
+        """Forget the failure of a key that did not fail after it was let in again."""
+        if key not in self._out:
+            self._pauses.pop(key, None)
+
     def expire(self) -> list[K]:
         """Let in keys that were out for long enough, and forget keys that have not failed for long.
 

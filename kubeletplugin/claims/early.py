@@ -192,7 +192,9 @@ class EarlySlices:
         if awaited and self._is_held(ref.uid):
             self._outcomes.made_early(ref)
         is_time = claim.not_before <= self._clock.monotonic()
-        if not (uuids and is_time and self._allowance.is_left(ref.namespace, uuids)):
+        # What kube-scheduler waits for is made as for a bound pod: its pod could not start else.
+        may_be = awaited or self._allowance.is_left(ref.namespace, uuids)
+        if not (uuids and is_time and may_be):
             if awaited and units:
                 return EARLY_AGAIN_SECONDS
             self._close(claim, claim.wishes)

@@ -131,6 +131,7 @@ class Outcomes:
 
     def made_early(self, ref: ClaimRef) -> None:
         """Take note that all slices of a claim are made; tell kube-scheduler if it waits."""
+        self._failed_gpus.prove(entry.gpu for entry in self._journal.of_claim(ref.uid))
         if self.is_awaited(ref.uid):
             self.statuses.show(ref, awaited=True)
 

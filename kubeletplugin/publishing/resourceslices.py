@@ -286,6 +286,16 @@ class FailedGpus:
                 self._failures.fail(gpu)
         self._on_change()
 
+    def prove(self, gpus: Iterable[str]) -> None:
+        """Take note that slices were made on these GPUs (UUIDs)."""
+        with self._lock:
+            before = self._failures.remembered()
+            for gpu in gpus:
+                self._failures.prove(gpu)
+            is_changed = self._failures.remembered() != before
+        if is_changed:
+            self._on_change()
+
     def doubts(self, gpus: Iterable[Gpu]) -> Doubts:
         """GPUs whose slices are not to be allocated, or are to be made before a pod is bound."""
         with self._lock:

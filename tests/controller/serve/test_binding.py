@@ -14,6 +14,7 @@ from controller import times
 from dra.claims.conditions import SLICE_MADE, SLICE_NOT_MADE
 from dra.common.resources import RESOURCE_CLAIMS, Obj
 from dra.gpu.inventory import SETS_CONDITIONS
+from dra.kube.timing import FIRST_SECONDS
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.objects import (
     DRIVER,
@@ -87,19 +88,38 @@ def test_slices_have_conditions_if_asked_for_and_their_node_sets_them(
     assert reserved == ([] if awaits else ["uid-p"]), "kube-scheduler reserves while it waits"
 
 
-def test_where_a_slice_could_not_be_made_lately_they_have_conditions_unasked() -> None:
+@pytest.mark.parametrize(("gpu_name", "awaits"), [("gpu-0", True), ("gpu-1", False)])
+def test_on_a_gpu_where_a_slice_could_not_be_made_lately_they_have_conditions_unasked(
+    gpu_name: str,
+    awaits: bool,  # noqa: FBT001 - a row
+) -> None:
     bench = site("node-a")
-    bench.world.refusals.leave_out("node-a", "gpu-1")
-    assert conditions(asked(bench)) == CONDITIONS
+    bench.world.refusals.leave_out("node-a", gpu_name)
+    bench.run(seconds=FIRST_SECONDS)
+    assert conditions(asked(bench)) == (CONDITIONS if awaits else {})
 
 
-def tell(bench: Bench, *, state: str = "", reserved: bool = True) -> None:
+@pytest.mark.parametrize("told", ["Prepared", "XidError"])
+def test_a_gpu_on_which_one_was_made_then_is_as_any_other(told: str) -> None:
+    bench = site("node-a")
+    bench.world.refusals.leave_out("node-a", "gpu-0")
+    bench.run(seconds=FIRST_SECONDS)
+    asked(bench)
+    tell(bench, state="Ready", reason=told)
+    bench.claim(claim("d"))
+    bench.pod(pod("q", "d"))
+    bench.run()
+    given = bench.api.get(RESOURCE_CLAIMS, "d")["status"]
+    assert conditions(given) == ({} if told == "Prepared" else CONDITIONS)
+
+
+def tell(bench: Bench, *, state: str = "", reserved: bool = True, reason: str = "") -> None:
     """The claim as kube-scheduler and the node have it, through the mirror."""
     body = bench.api.get(RESOURCE_CLAIMS, "c")
     (result,) = body["status"]["allocation"]["devices"]["results"]
     shown = {key: result[key] for key in ("driver", "pool", "device")}
     shown["conditions"] = [
-        {"type": state, "status": "True", "reason": state, "message": "it is broken"}
+        {"type": state, "status": "True", "reason": reason or state, "message": "it is broken"}
     ]
     status = {**body["status"], "reservedFor": RESERVED}
     if not reserved:

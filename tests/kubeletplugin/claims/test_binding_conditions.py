@@ -179,17 +179,21 @@ def test_what_passes_is_waited_for(rig: Rig, monkeypatch: pytest.MonkeyPatch) ->
     assert not cut
 
 
-def test_whoever_has_wasted_slices_waits_and_is_served_later(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "wasters", [["default"], ["one", "two"]], ids=["his own", "two others together"]
+)
+def test_what_kube_scheduler_waits_for_is_made_whoever_has_wasted_slices(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, wasters: list[str]
 ) -> None:
-    monkeypatch.setattr(early, "EARLY_AGAIN_SECONDS", 0.05)
-    monkeypatch.setattr(early, "MOST_OF_NAMESPACE", 0)
-    ref = awaited(rig, DEVICE)
+    monkeypatch.setattr(early, "FORGIVEN_SECONDS", 1e9)
     assert rig.daemon is not None
-    slices = rig.daemon.early
-    wait_for("a look", lambda: ref.uid in slices._claims)
-    assert rig.clean()
-    monkeypatch.setattr(early, "MOST_OF_NAMESPACE", 8)
+    allowance = rig.daemon.early._allowance
+    (gpu, *_) = (unit.uuid for unit in rig.daemon.hardware.units())
+    for namespace in wasters:
+        for _ in range(early.MOST_OF_NAMESPACE):
+            allowance.waste(namespace, [gpu])
+    assert not allowance.is_left("default", [gpu]), "nothing is made ahead of a bound pod"
+    ref = awaited(rig, DEVICE)
     wait_for("the condition", lambda: told(rig, ref) == {DEVICE: [MADE]})
 
 
