@@ -29,6 +29,7 @@ from tests.controller.helpers.stored import Stored
 
 TRIM = Stored(RESOURCE_CLAIMS)
 CONDITIONS = {"bindingConditions": [SLICE_MADE], "bindingFailureConditions": [SLICE_NOT_MADE]}
+WAITING = "WaitingForSlice"
 RESERVED = [{"resource": "pods", "name": "p", "uid": "uid-p"}]
 
 
@@ -97,6 +98,14 @@ def test_on_a_gpu_where_a_slice_could_not_be_made_lately_they_have_conditions_un
     bench.world.refusals.leave_out("node-a", gpu_name)
     bench.run(seconds=FIRST_SECONDS)
     assert conditions(asked(bench)) == (CONDITIONS if awaits else {})
+
+
+def test_the_pod_is_told_the_words_of_the_node_that_is_left_out() -> None:
+    bench = site("node-a")
+    asked(bench, wish())
+    tell(bench, state=SLICE_NOT_MADE, reserved=False)
+    told = [m for kind, _, reason, m in bench.recorder.events if (kind, reason) == ("Pod", WAITING)]
+    assert any("it is broken" in message for message in told)
 
 
 @pytest.mark.parametrize("told", ["Prepared", "XidError"])
