@@ -211,7 +211,7 @@ def test_kubelet_asks_again_a_few_times_while_nothing_tells_that_it_has(
     ids=["prepared", "lost", "of an earlier allocation"],
 )
 def test_it_is_not_where_the_node_tells_of_what_the_claim_has(
-    told: dict[str, str], number: int
+    told: dict[str, Any], number: int
 ) -> None:
     bench = bound(asked=False)
     bench.claim(shown(**told))
