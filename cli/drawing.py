@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from cli.output import NAME, Output, counted, named, nameless
 from cli.site import ALLOCATED, READY, GpuView, NodeView, Slot
-from dra.gpu.geometry import Placement, Profile
+from dra.gpu.geometry import Counts, Geometry, Placement, Profile, Usage
 from dra.gpu.inventory import GpuReason, InstanceState
 from dra.gpu.placement_map import (
     LABEL_WIDTH,
@@ -21,9 +21,14 @@ from dra.gpu.placement_map import (
     scale,
 )
 
+WHOLE = "whole GPU"
+"""Name of the room of GPUs whose MIG mode is off."""
+
+_WHOLE_RANK = 2**31
+"""Above that of any profile."""
+
 _LARGEST = "largest"
 _NARROWEST = 32
-_WHOLE = "whole GPU"
 _IN_USE = frozenset({InstanceState.PREPARED.value, ALLOCATED, InstanceState.PREPARING.value})
 _STATES = {
     ALLOCATED: "given to a claim, not made yet",
@@ -91,23 +96,13 @@ def write_summary(nodes: Sequence[NodeView], out: Output) -> None:
     """Write how many slices of each profile are free on all nodes, and how many whole GPUs."""
     views = [v for n in nodes for v in n.gpus]
     out.line(f"{out.bold(counted(len(nodes), 'node'))}  {_gpus_and_memory(views)}")
-    free: dict[str, list[tuple[str, int]]] = {}
-    sizes: dict[str, tuple[int, int]] = {_WHOLE: (sys.maxsize, 0)}
-    for view in views:
-        geometry, node = view.gpu.geometry if view.sliceable else None, view.inventory.node
-        for profile in geometry.profiles if geometry else ():
-            if profile.placements:
-                sizes[profile.name] = _size(profile)
-                free.setdefault(profile.name, []).append((node, view.room_for(profile)))
-        if view.is_free_whole:
-            free.setdefault(_WHOLE, []).append((node, 1))
-    if not free:
+    found = rooms_of(views)
+    if not any(room.most for room in found.values()):
         return
-    rows: list[tuple[str, ...]] = []
-    for name in sorted(free, key=lambda name: (sizes[name], name)):
-        having = [node for node, count in free[name] if count]
-        slices = sum(count for _, count in free[name])
-        rows.append((name, str(slices), str(len(having)), str(len({*having}))))
+    rows = [
+        (name, str(room.free), str(len(room.nodes)), str(len({*room.nodes})))
+        for name, room in sorted(found.items(), key=lambda f: (f[1].rank, f[0]))
+    ]
     out.table(("PROFILE", "FREE", "ON GPUS", "ON NODES"), rows, indent="  ")
     out.line(out.dim("  FREE counts each profile as if no other were asked for"))
 
@@ -119,7 +114,7 @@ def write_list(nodes: Sequence[NodeView], out: Output) -> None:
         views = node.gpus
         profiles = [v.largest for v in views if v.largest is not None]
         largest = max(profiles, key=_size).name if profiles else ""
-        whole = _WHOLE if any(v.is_free_whole for v in views) else "none"
+        whole = WHOLE if any(v.is_free_whole for v in views) else "none"
         blocked = sum(bool(v.blocked) for v in views)
         unavailable, ready = counted(blocked, "GPU") if blocked else "", node.inventory.ready
         rows.append(
@@ -237,6 +232,69 @@ def room_of(view: GpuView) -> tuple[str, str]:
     if largest is None:
         return ("none", _gib(free)) if free else ("full", "")
     return largest.name, _gib(free)
+
+
+@dataclass(slots=True)
+class Room:
+    """Room that GPUs have for one profile, or for whole GPUs.
+
+    ``rank``: as of a profile. ``free``: instances that could be made as if no other profile were
+    asked for. ``most``: of empty GPUs. ``nodes``: of the GPUs that have room, each as often as it
+    has such GPUs. ``lacks``: number of GPUs by what they lack (:func:`lack`) beside the memory.
+    """
+
+    rank: int
+    free: int = 0
+    most: int = 0
+    nodes: list[str] = field(default_factory=list)
+    lacks: Counter[str] = field(default_factory=Counter)
+
+    def add(self, free: int, node: str, *, most: int) -> None:
+        """Count a GPU."""
+        self.free, self.most = self.free + free, self.most + most
+        self.nodes += [node] * (free > 0)
+
+
+def lack(geometry: Geometry, usage: Usage, profile: Profile) -> str:
+    """Lack of a GPU that keeps one more instance of a profile off it; empty if none.
+
+    ``memory``, what of ``Counts`` is too little (``compute slices``), or ``place``: the free memory
+    is at none of its placements.
+    """
+    if geometry.memory_slices - usage.mask.bit_count() < profile.memory_slices:
+        return "memory"
+    wanted = zip(Counts._fields, usage.counts.plus(profile.counts), geometry.totals, strict=True)
+    for name, count, total in wanted:
+        if count > total:
+            return name.replace("_", " ")
+    return "" if geometry.free_placements(usage, profile) else "place"
+
+
+def rooms_of(views: Iterable[GpuView]) -> dict[str, Room]:
+    """The room of GPUs by the name of the profile."""
+    found: dict[str, Room] = {}
+    most: dict[tuple[Geometry, str], int] = {}
+    for view in views:
+        geometry, node, is_open = view.gpu.geometry, view.inventory.node, view.open
+        if not view.sliceable or geometry is None:
+            if view.gpu.sharing is None:
+                room = found.setdefault(WHOLE, Room(_WHOLE_RANK))
+                room.add(view.is_free_whole, node, most=1)
+            continue
+        usage = view.usage
+        for profile in geometry.profiles:
+            if not profile.placements:
+                continue
+            key = geometry, profile.name
+            if key not in most:
+                most[key] = geometry.most([profile])
+            room = found.setdefault(profile.name, Room(profile.rank))
+            missing = lack(geometry, usage, profile) if is_open else "memory"
+            count = 0 if missing else geometry.most([profile], usage)
+            room.add(count, node, most=most[key])
+            if missing not in {"", "memory"}:
+                room.lacks[missing] += 1
+    return found
 
 
 def _segments(view: GpuView, width: int) -> Iterable[Segment]:

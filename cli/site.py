@@ -206,14 +206,8 @@ class GpuView:
 
     def room_for(self, profile: Profile) -> int:
         """Number of slices of a profile that could be made now, if no others were."""
-        geometry, usage, count = self.gpu.geometry, self.usage, 0
-        if geometry is None or not self.open:
-            return 0
-        for placement in profile.placements:
-            if geometry.fits(usage, profile, placement):
-                usage = geometry.add(usage, Occupant(placement, profile.id))
-                count += 1
-        return count
+        geometry = self.gpu.geometry
+        return geometry.most([profile], self.usage) if geometry and self.open else 0
 
     @property
     def is_free_whole(self) -> bool:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import secrets
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from cli.drawing import room_of, words_of
+from cli.drawing import lack, room_of, rooms_of, words_of
 from cli.output import harmless
 from cli.site import GpuView, NodeView, Slot, silence_of, survey
 from dra.claims.claims import read_claim
@@ -27,13 +28,15 @@ from dra.common.resources import (
 from dra.gpu.inventory import HARMFUL
 from dra.kube.reflector import Change
 
-_REFRESH_SECONDS, _BACKLOG_SECONDS = 1.0, 0.2
+_REFRESH_SECONDS, _BACKLOG_SECONDS = 1.0, 0.05
 """Seconds between refreshes, and after one that left some of its work undone."""
-_WORK_SECONDS = 0.1
-"""Seconds that a refresh may take: some forty nodes full of slices."""
+_WORK_SECONDS = 0.5
+"""Seconds that a refresh may take: some 300 nodes of eight GPUs full of slices."""
 _WAITING, _WAITING_OF_ONE = 500, 50
 _TOLD, _TOLD_OF_ONE = 300, 50
 """Waiting pods and events that are shown, in all and of one namespace."""
+_REASONS = 20
+"""Reasons for waiting that are counted, the most frequent."""
 _TEXT, _NAME = 400, 253
 """Characters that are shown of a text and of a name."""
 
@@ -75,13 +78,14 @@ class _Ledger:
                 del self.entries[key[0]]
 
     def shown(self, *, newest: bool) -> Json:
-        """Entries in order of time, and by namespace the number of entries that are left out.
+        """Entries in order of time, by namespace the number of those left out, by reason of all.
 
         All namespaces get an equal part.
         """
         part = max(1, min(self.most_of_one, self.most // max(1, len(self.entries))))
-        items, more = list[Json](), dict[str, int]()
+        items, more, reasons = list[Json](), dict[str, int](), Counter[str]()
         for namespace, entries in self.entries.items():
+            reasons.update(entry["reason"] for entry in entries.values())
             ordered = sorted(entries.values(), key=_time, reverse=newest)
             items += ordered[:part]
             if len(ordered) > part:
@@ -89,7 +93,11 @@ class _Ledger:
         items.sort(key=_time, reverse=newest)
         if len(items) > self.most:
             more["others"] = len(items) - self.most
-        return {"items": items[: self.most], "more": dict([*more.items()][: self.most])}
+        return {
+            "items": items[: self.most],
+            "more": dict([*more.items()][: self.most]),
+            "reasons": reasons.most_common(_REASONS),
+        }
 
 
 def _time(entry: Json) -> str:
@@ -210,6 +218,7 @@ class Content:
         if problem := site.unreadable.get(name):
             note = said(f"its MigNode cannot be read: {problem}")
             made: Json = {"name": said(name, _NAME), "ready": False, "note": note, "gpus": []}
+            made |= {"memory": 0, "free": 0, "rooms": []}
         else:
             made = _node_json(site.nodes[0])
         if silent:
@@ -264,6 +273,12 @@ def _node_json(node: NodeView) -> Json:
         "ready": inventory.ready,
         "note": said(note),
         "gpus": [_gpu_json(view) for view in node.gpus],
+        "memory": sum(v.gpu.memory_mib for v in node.gpus),
+        "free": sum(v.free_mib for v in node.gpus if not v.blocked),
+        "rooms": [
+            [name, r.rank, r.free, len(r.nodes), r.most, r.lacks]
+            for name, r in rooms_of(node.gpus).items()
+        ],
     }
 
 
@@ -277,11 +292,28 @@ def _gpu_json(view: GpuView) -> Json:
         "product": said(gpu.product_name.removeprefix("NVIDIA "), _NAME),
         "slices": gpu.geometry.memory_slices if gpu.geometry is not None else 0,
         "blocked": said(view.blocked),
+        "fault": said(fault),
         "words": said(words) if not view.slots else "",
         "largest": largest,
         "free": free,
+        "lack": _lack(view) if largest == "none" else "",
         "slots": _slots_json((*view.slots, *view.ready), fault),
     }
+
+
+def _lack(view: GpuView) -> str:
+    """Reason why not even the smallest slice fits, although there is free memory."""
+    geometry, usage = view.gpu.geometry, view.usage
+    placed = [p for p in geometry.profiles if p.placements] if geometry and view.open else []
+    if geometry is None or not placed:
+        return ""
+    smallest = min(placed, key=lambda p: p.rank)
+    what = lack(geometry, usage, smallest)
+    if what in {"", "memory", "place"}:
+        return f"no place for a {smallest.name}"
+    field = what.replace(" ", "_")
+    total = getattr(geometry.totals, field)
+    return f"{total - getattr(usage.counts, field) or 'none'} of {total} {what} left"
 
 
 def _slots_json(slots: Iterable[Slot], fault: str) -> list[Json]:

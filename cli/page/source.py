@@ -12,6 +12,7 @@ from typing import Any
 from cli.explaining.explain import Explainer, ObjectExplanation
 from cli.explaining.waiting import slots_of
 from cli.facts import ClusterFacts, Lister, read_facts
+from cli.output import natural
 from cli.page.content import Content, said
 from cli.page.mirrors import Mirrors
 from cli.session import Session, evaluator
@@ -20,8 +21,8 @@ from dra.cel.questions import Evaluator
 from dra.common.resources import ObjectKey
 
 _FINDINGS, _EVENTS = 12, 6
-_BLOCKED = 1000
-"""GPUs whose blockers are marked: first those on which the least would have to go."""
+_BLOCKED = 5
+"""Ways out that are shown: GPUs, first those on which the least would have to go."""
 
 
 class ClusterSource:
@@ -89,25 +90,28 @@ def explain_pod(
             {"source": said(t.source), "reason": said(t.reason), "message": said(t.message)}
             for t in found.told[:_EVENTS]
         ],
-        "blocked": blocked[:_BLOCKED],
+        "blocked": [
+            [node, gpu.name, _starts(node, gpu, facts)] for node, gpu in blocked[:_BLOCKED]
+        ],
         "more": max(0, len(blocked) - _BLOCKED),
         "unread": list(facts.unread),
     }
 
 
-def _blocked(found: ObjectExplanation, facts: ClusterFacts) -> list[list[Any]]:
-    """Node, GPU, and starts of the fewest slices in the way; GPUs with least in the way first."""
+def _blocked(found: ObjectExplanation, facts: ClusterFacts) -> list[tuple[str, GpuAnswer]]:
+    """Nodes and GPUs with somebody in the way: first the least of it, last on silent nodes."""
     answers = [
-        (gpu.cost, node, gpu)
+        (node, gpu)
         for node, answer in found.verdict.nodes.items()
         for gpu in answer.gpus
         if gpu.blockers
     ]
-    answers.sort(key=lambda a: (a[0], a[1], a[2].name))
-    return [[node, gpu.name, _starts(node, gpu, facts)] for _, node, gpu in answers]
+    silent = {node for node, _ in answers if facts.site.silence(node)}
+    return sorted(answers, key=lambda a: (a[0] in silent, a[1].cost, natural(a[0]), a[1].name))
 
 
 def _starts(node: str, gpu: GpuAnswer, facts: ClusterFacts) -> list[int]:
+    """Starts of the fewest slices that would have to go."""
     least = replace(gpu, blockers=gpu.blockers[: gpu.least])
     slots = slots_of(facts.site, node, least)
     return [s.placement.start if s.placement else 0 for s in slots]

@@ -18,7 +18,7 @@ from urllib.parse import quote, urlsplit
 
 from cli.output import Output
 from cli.page.server import PageServer
-from cli.page.source import mirrored
+from cli.page.source import ClusterSource, mirrored
 from cli.session import Session
 from tests.cli.world import World
 from tests.helpers.waiting import wait_for
@@ -105,7 +105,14 @@ def running_ui(kubeconfig: Path, *arguments: str) -> Iterator[Page]:
 def page_for(world: World, *, port: int = 0) -> Iterator[Page]:
     """A page in this process, with the token ``secret``."""
     session = Session(world.api, Output(sys.stdout), "", lambda: datetime.now(UTC))
-    with mirrored(session) as source, PageServer(port, source, "secret") as server:
+    with mirrored(session) as source, served_from(source, port=port) as page:
+        yield page
+
+
+@contextmanager
+def served_from(source: ClusterSource, *, port: int = 0) -> Iterator[Page]:
+    """A page that shows what ``source`` answers."""
+    with PageServer(port, source, "secret") as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.05,))
         thread.start()
         try:

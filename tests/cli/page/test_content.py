@@ -18,6 +18,7 @@ from tests.controller.helpers.objects import (
     allocated,
     claim,
     gpu,
+    instance,
     mignode,
     request,
 )
@@ -162,7 +163,7 @@ def test_a_refresh_ends_when_its_time_is_over_and_goes_on_soon() -> None:
     shown.put(MIG_NODES, *(mignode(f"node-{i}") for i in range(10)))
 
     def now() -> float:
-        shown.clock.now += 0.03
+        shown.clock.now += 0.15
         return shown.clock.now
 
     shown.content = Content(DRIVER, now, wall=shown.wall)
@@ -188,6 +189,7 @@ def test_a_tenant_with_ten_thousand_pods_or_events_hides_nobody() -> None:
         assert len(items) == 51
         assert quiet in {i.get("id") or i["name"] for i in items if i["namespace"] == "calm"}
         assert more == {"loud": 9_950}
+    assert found["waiting"]["reasons"] == [("NoRoom", 10_001)]
     assert found["waiting"]["items"][0]["name"] == "w00000"
 
 
@@ -225,7 +227,34 @@ def test_a_pod_that_waits_no_longer_is_gone() -> None:
     shown.put(PODS, waits("w", status="True"))
     assert [p["name"] for p in shown.ask()["waiting"]["items"]] == ["v"]
     shown.remove(PODS, waits("v"))
-    assert shown.ask()["waiting"] == {"items": [], "more": {}}
+    assert shown.ask()["waiting"] == {"items": [], "more": {}, "reasons": []}
+
+
+def test_free_memory_is_counted_by_profile_with_the_cause_where_none_fits() -> None:
+    shown = Shown()
+    full = (instance("4g.20gb", 0), *(instance("1g.5gb", start) for start in (4, 5, 6)))
+    shown.put(
+        MIG_NODES,
+        mignode(
+            "node-a",
+            gpu(0, instances=full),
+            gpu(1, instances=(instance("1g.5gb", 0), instance("1g.5gb", 4))),
+            gpu(2, unavailable="it is lost", reason="GpuLost"),
+            gpu(3, mig=False),
+        ),
+    )
+    (node,) = shown.ask()["nodes"]
+    rooms = {name: row for name, *row in node["rooms"]}
+    assert (node["free"], node["memory"]) == (5120 + 6 * 5120 + 40960, 4 * 40960)
+    assert [g["lack"] for g in node["gpus"]] == ["none of 7 compute slices left", "", "", ""]
+    assert [bool(g["fault"]) for g in node["gpus"]] == [False, False, True, False]
+    found = {name: (free, gpus, most) for name, (_, free, gpus, most, _) in rooms.items()}
+    assert found["1g.5gb"] == (5, 1, 21)
+    assert (found["3g.20gb"], found["7g.40gb"]) == ((0, 0, 6), (0, 0, 3))
+    assert rooms["3g.20gb"][4] == {"place": 1}
+    assert rooms["1g.5gb"][4] == {"compute slices": 1}
+    assert found["whole GPU"] == (1, 1, 1)
+    assert max(rooms, key=lambda name: rooms[name][0]) == "whole GPU"
 
 
 def test_a_mignode_that_cannot_be_read_says_so() -> None:

@@ -134,6 +134,15 @@ def test_it_says_why_a_pod_waits_and_who_is_in_the_way(world: World) -> None:
     assert found["events"][0]["reason"] == "WaitingForSlices"
 
 
+def test_a_way_out_on_a_silent_node_comes_last_however_cheap(world: World) -> None:
+    busy(world)
+    world.fall_silent("node-b", minutes=10)
+    with page_for(world) as page:
+        page.loaded()
+        found = page.ask("/why?pod=default/waits").json
+    assert [node for node, *_ in found["blocked"]] == ["node-a", "node-b"]
+
+
 def test_kubectl_mig_ui_serves_its_user_on_loopback_alone(world: World) -> None:
     busy(world)
     with running_ui(world.kubeconfig) as page:

@@ -52,11 +52,11 @@ class Tab:
         """Wait until a function of the page's script says so."""
         self.page.wait_for_function(condition, arg=[*arguments])
 
-    def slots(self) -> list[str]:
+    def slots(self, kind: str = ":not(.free)") -> list[str]:
         """The texts of the slots that are drawn, but for free ones."""
-        return [
-            t.replace("\n", " ") for t in self.page.locator(".slot:not(.free)").all_inner_texts()
-        ]
+        script = "all => all.map((e) => [...e.children].map((c) => c.textContent).join(' '))"
+        found: list[str] = self.page.locator(f".slot{kind}").evaluate_all(script)
+        return found
 
 
 _REPORT = """addEventListener("securitypolicyviolation", (event) =>

@@ -52,6 +52,14 @@ CONTRASTS = """() => {
 }"""
 
 
+LAST_CELL = """() => {
+  const [fleet, node] = ["fleet", "cursor"].map((id) => document.getElementById(id))
+    .map((each) => each.getBoundingClientRect());
+  return { x: node.right - fleet.left - 8, y: node.top + node.height / 2 - fleet.top };
+}"""
+"""Where in the fleet the last GPU of the node under its cursor is."""
+
+
 def test_it_loads_and_asks_nobody_else(world: World, tab: Tab) -> None:
     busy(world)
     with page_for(world) as served:
@@ -61,14 +69,14 @@ def test_it_loads_and_asks_nobody_else(world: World, tab: Tab) -> None:
         assert page.get_by_role("region", name="node node-a").is_visible()
         assert page.get_by_role("list", name="node-a gpu-0").get_by_role("listitem").count() == 4
         assert tab.slots() == [
-            "1g.5gb default/notebook",
-            "1g.5gb foreign",
-            "3g.20gb default/trainer-0",
-            "4g.20gb default/big-0",
+            "notebook default · 1g.5gb",
+            "foreign 1g.5gb",
+            "trainer-0 default · 3g.20gb",
+            "big-0 default · 4g.20gb",
         ]
-        assert page.get_by_role("option", name="default/waits").is_visible()
+        assert page.get_by_role("option", name="waits").is_visible()
         assert page.locator("#told li").inner_text().splitlines()[-1] == "no GPU has room"
-        assert "ECC errors: look at nvidia-smi -q" in page.locator(".away").inner_text()
+        assert "ECC errors: look at nvidia-smi -q" in page.locator(".gpu.away").inner_text()
         assert "token" not in page.url
         assert {url.partition("/")[2].split("/")[1] for url in tab.requests} == {
             served.address.removeprefix("http://")
@@ -97,7 +105,7 @@ def test_it_follows_the_cluster_without_a_reload_and_redraws_nothing_else(
         )
         line = tab.page.locator("#told li", has_text="removed")
         assert re.sub(r"\s+", " ", line.inner_text()).endswith(
-            "removed default/big-0 4g.20gb on node-b gpu-0 at 0:4 (seen)"
+            "removed big-0 4g.20gb on node-b gpu-0 at 0:4 (seen)"
         )
         claim = world.hold("new", "node-b", "gpu-0-mig-1g5gb-19-6", pod_name="new-0")
         tab.page.locator("#told li", has_text="allocated").wait_for()
@@ -131,7 +139,7 @@ def test_it_filters_by_search_namespace_product_and_state(world: World, tab: Tab
         tab.until("() => document.querySelectorAll('.gpu').length === 1")
         assert shown() == ["node-a gpu-0"]
         assert tab.count(".slot.dim") == 2
-        assert page.locator("#totals").inner_text().startswith("1 of 3 nodes")
+        assert page.locator("#pages").inner_text() == "1, 3 in all"
         page.get_by_role("button", name="Clear").click()
         tab.until("() => document.querySelectorAll('.gpu').length === 4")
         page.get_by_label("Product").select_option("H100")
@@ -159,43 +167,34 @@ def test_with_the_keyboard_alone_one_learns_who_is_in_the_way(world: World, tab:
         tab.open(served.url)
         page = tab.page
         page.keyboard.press("Tab")
-        assert page.evaluate("() => document.activeElement.textContent") == "Skip to the map"
+        assert page.evaluate("() => document.activeElement.textContent") == "Skip to the nodes"
         order = []
-        for _ in range(8):
+        for _ in range(10):
             page.keyboard.press("Tab")
-            order.append(
-                page.evaluate("() => document.activeElement.id || document.activeElement.tagName")
-            )
+            order.append(page.evaluate("() => document.activeElement.id || 'BUTTON'"))
             outline = page.evaluate("() => getComputedStyle(document.activeElement).outlineStyle")
             assert outline == "solid"
-        assert order == [
-            "search",
-            "namespace",
-            "product",
-            "state",
-            "BUTTON",
-            "pods",
-            "told",
-            "SUMMARY",
-        ]
+        fields = ("search", "namespace", "product", "state", "BUTTON")
+        assert order == ["fleet", "BUTTON", "pods", "told", *fields, "BUTTON"]
         page.keyboard.press("w")
         page.keyboard.press("Enter")
-        page.locator("#next").wait_for()
-        assert (
-            page.locator("#pods")
-            .get_by_role("option", selected=True)
-            .inner_text()
-            .startswith("default/waits")
-        )
+        page.locator("#ways").wait_for()
+        chosen = page.locator("#pods").get_by_role("option", selected=True)
+        assert chosen.inner_text().startswith("waits")
         assert page.locator("#why").inner_text().count("NoRoom") == 1
-        marked = page.locator(".slot.blocks").all_inner_texts()
-        assert len(marked) == 4
-        assert all(text.startswith("▲ ") for text in marked)
+        ways = [re.sub(r"\s+", " ", text) for text in page.locator("#ways li").all_inner_texts()]
+        assert ways == [
+            "node-b gpu-0 if big-0 (4g.20gb) ends",
+            "node-a gpu-0 if notebook (1g.5gb), foreign (1g.5gb), trainer-0 (3g.20gb) end",
+        ]
+        assert tab.slots(".blocks") == ["▲ big-0 default · 4g.20gb in the way"]
         page.keyboard.press("n")
-        assert page.locator("#places").inner_text() == "1 of 2: node-b gpu-0"
+        assert page.locator("#places").inner_text() == "1 of 2 ways"
         page.keyboard.press("n")
-        assert page.locator("#places").inner_text() == "2 of 2: node-a gpu-0"
+        assert page.locator("#places").inner_text() == "2 of 2 ways"
+        assert len(tab.slots(".blocks")) == 3
         assert page.locator(".gpu.here").locator(".name").inner_text() == "gpu-0"
+        assert page.evaluate("() => document.activeElement.dataset.name") == "node-a"
         page.keyboard.press("Escape")
         assert tab.count(".slot.blocks") == 0
         assert page.locator("#why").is_hidden()
@@ -206,8 +205,53 @@ def test_with_the_keyboard_alone_one_learns_who_is_in_the_way(world: World, tab:
         page.keyboard.press("Enter")
         row = page.get_by_role("row", name="big-0")
         assert row.inner_text().split("\t")[:7] == [
-            *("gpu-0", "0:4", "4g.20gb", "prepared", "default", "big-0", "big"),
+            *("gpu-0", "0:4", "4g.20gb", "prepared", "big-0", "default", "big"),
         ]
+    assert tab.wrong == []
+
+
+def test_the_overview_counts_what_is_free_and_leads_to_a_node_by_key_and_by_click(
+    world: World, tab: Tab
+) -> None:
+    busy(world)
+    full = (held("4g.20gb", 0, None), *(held("1g.5gb", start, None) for start in (4, 5, 6)))
+    lost = gpu(1, "node-c", unavailable="it is lost", reason="GpuLost")
+    world.add_node("node-c", gpu(0, "node-c", instances=full), lost)
+    with page_for(world) as served:
+        tab.open(served.url)
+        page = tab.page
+        figures = [re.sub(r"\s+", " ", t) for t in page.locator("#figures > div").all_inner_texts()]
+        assert figures[0] == "Free memory 35Gi of 200Gi"
+        assert figures[1] == "Slices in use 8 on 3 of 5 GPUs"
+        assert figures[2].startswith("Pods that wait 1 the longest for ")
+        assert figures[3] == "⚠ Need a look 1 1 GPU Show"
+        rooms = [re.sub(r"\s+", " ", t) for t in page.locator("#rooms li").all_inner_texts()]
+        assert "1g.5gb 5" in rooms
+        assert "2g.10gb 2" in rooms
+        assert "4g.20gb 0 1 GPU with the memory, but too few compute slices" in rooms
+        assert "7g.40gb 0 no GPU has the memory" in rooms
+        assert re.sub(r"\s+", " ", page.locator("#reasons").inner_text()) == "WaitingForSlices 1"
+        room = page.get_by_role("region", name="node node-c").locator(".room").first
+        text = re.sub(r"\s+", " ", room.inner_text())
+        assert text == "nothing fits 5Gi free, none of 7 compute slices left"
+        age = page.locator("#pods time").inner_text()
+        assert re.fullmatch(r"\d+ d", age)
+        page.keyboard.press("f")
+        page.keyboard.press("ArrowRight")
+        cell = page.locator("#fleet").get_by_role("option")
+        assert cell.get_attribute("aria-label") == "node-b: 1 GPU, 20Gi of 40Gi free"
+        page.keyboard.press("Enter")
+        focused = "() => document.activeElement.dataset.name"
+        assert page.evaluate(focused) == "node-b"
+        page.keyboard.press("f")
+        page.keyboard.press("End")
+        page.locator("#fleet").click(position=page.evaluate(LAST_CELL))
+        assert page.evaluate(focused) == "node-c"
+        assert page.locator(".gpu.here .name").inner_text() == "gpu-1"
+        assert page.locator("#pointed").text_content() == "node-c gpu-1: it is lost"
+        page.get_by_role("button", name="Show").click()
+        tab.until("() => document.querySelectorAll('.gpu').length === 1")
+        assert page.locator(".gpu.fault .room").inner_text().startswith("⚠ unavailable")
     assert tab.wrong == []
 
 
@@ -260,10 +304,13 @@ def test_on_a_phone_nothing_is_beside_the_screen(world: World, tab: Tab) -> None
     world.tell(pod, long[:100], long, source="mig.dra.dev")
     with page_for(world) as served:
         tab.open(served.url)
-        tab.page.get_by_role("option", name="default/waits").click()
-        tab.page.locator("#next").wait_for()
+        tab.page.get_by_role("option", name="waits").click()
+        tab.page.locator("#ways").wait_for()
         for summary in tab.page.locator("summary").all():
             summary.click()
+        order = "ids => ids.map((id) => document.getElementById(id).getBoundingClientRect().top)"
+        tops = tab.page.evaluate(order, ["fleet", "waiting", "search", "nodes", "line"])
+        assert tops == sorted(tops)
         beside = tab.page.evaluate("() => document.documentElement.scrollWidth - innerWidth")
         assert beside <= 0
 
@@ -283,13 +330,13 @@ def test_every_text_has_contrast(world: World, tab: Tab) -> None:
         tab.until("() => document.querySelectorAll('.slot.dim').length === 2")
         dimmed = tab.page.evaluate(CONTRASTS)
         tab.page.get_by_role("button", name="Clear").click()
-        tab.page.get_by_role("option", name="default/waits").click()
-        tab.page.locator("#next").wait_for()
+        tab.page.get_by_role("option", name="waits").click()
+        tab.page.locator("#ways").wait_for()
         found = tab.page.evaluate(CONTRASTS)
     assert dimmed["low"] == found["low"] == []
     assert found["looked"] > 40
     scheme = tab.page.evaluate("() => matchMedia('(prefers-color-scheme: dark)').matches")
-    assert backs == ("rgb(20, 22, 26)" if scheme else "rgb(255, 255, 255)")
+    assert backs == ("rgb(13, 16, 21)" if scheme else "rgb(246, 247, 249)")
 
 
 @pytest.mark.parametrize("bad", HOSTILE, ids=ascii)
@@ -312,11 +359,11 @@ def test_what_others_wrote_is_text_and_nothing_else(world: World, tab: Tab, bad:
         tab.open(served.url)
         page = tab.page
         page.locator("#pods").get_by_role("option").click()
-        page.locator("#next").wait_for()
+        page.locator("#ways").wait_for()
         page.locator("summary").last.click()
         name = re.sub("[\x00-\x1f\u202e\u2066]", "\ufffd", bad)
         last = page.locator("section.node").last.locator(".slot").first
-        assert last.locator("span").last.evaluate("e => e.textContent") == f"default/{name}"
+        assert last.locator(".pod").evaluate("e => e.textContent") == f"⚠ {name}"
         assert f"NOT READY: {name}" in page.locator("#nodes").evaluate("e => e.textContent")
         told = page.locator("#told li", has_text="A" * 50)
         assert told.locator("div").evaluate("e => e.textContent") == shown[:399] + "…"
