@@ -31,7 +31,7 @@ from dra.allocator.search.single import (
     slices,
 )
 from dra.claims.reasons import Obstacle
-from dra.claims.wants import ClaimWants, choices
+from dra.claims.wants import Choices, ClaimWants
 from dra.pods.pods import Pod, WantedPorts
 from dra.pods.rules import find_rules, find_victims, may_preempt
 
@@ -219,7 +219,8 @@ class OngoingDecision:
             return Outcome(decide_view(problem, self._places))
         self._rooms = None
         over: list[Obstacle | None] = []
-        for claims in choices(problem.claims, self._places.fleet.kinds.selected):
+        alternatives = Choices(problem.claims, self._places.fleet.kinds.selected)
+        for claims in alternatives:
             if budget.is_used_up:
                 return Outcome(None, GivenUp(budget.used, budget.too_hard, untried=True))
             budget.used += 1
@@ -235,13 +236,10 @@ class OngoingDecision:
                     given_up = GivenUp(*before) if before[1] else None
                     return Outcome(decision._replace(given_up=given_up))
             yield
-        return Outcome(None, self._given_up(), over[0] if over and all(over) else None)
-
-    def _given_up(self) -> GivenUp | None:
-        budget = self._budget
-        if not budget.too_hard and not budget.is_used_up:
-            return None
-        return GivenUp(budget.used, budget.too_hard, untried=budget.is_used_up)
+        untried = budget.is_used_up or alternatives.is_cut_off
+        if untried or budget.too_hard:
+            return Outcome(None, GivenUp(budget.used, budget.too_hard, untried=untried))
+        return Outcome(None, None, over[0] if over and all(over) else None)
 
     def _decide_chosen(self, claims: Sequence[ClaimWants], *, is_choice: bool) -> Part:
         """Decide with one alternative for each request; ``is_choice``: there are others."""
@@ -399,7 +397,8 @@ class Allocator(Places):
         if looks_only(problem):
             return any(picks_on(problem, node, self.fleet.kinds) is not None for node in fits)
         budget = Budget()
-        for claims in choices(problem.claims, self.fleet.kinds.selected):
+        alternatives = Choices(problem.claims, self.fleet.kinds.selected)
+        for claims in alternatives:
             search = Search(problem, self.fleet, budget, claims=claims)
             budget.used += _CHOICE_STEPS
             for node in fits:
@@ -408,7 +407,7 @@ class Allocator(Places):
                     return True
                 if budget.too_hard or budget.used > ANSWER_STEPS:
                     return True
-        return False
+        return alternatives.is_cut_off
 
     def outcome(self, problem: Problem, *, preempts: bool = False) -> Outcome:
         """The decision as of ``decide``; without one, also whether the search was given up.

@@ -16,7 +16,7 @@ from dra.cel.kinds import Kinds
 from dra.claims.allocation import AllocatedDevice, Allocation
 from dra.claims.classes import DEVICES, MEMORY, Quota, quota_annotation
 from dra.claims.reasons import Obstacle, Reason
-from dra.claims.wants import ClaimWants, Want, choices
+from dra.claims.wants import Choices, ClaimWants, Want
 from dra.common.quantity import mebibytes
 from dra.gpu.holdings import held_by_claims
 from dra.gpu.inventory import ClaimRef, Gpu
@@ -130,12 +130,13 @@ class Quotas:
             UnansweredError: a selector is still to be evaluated.
         """
         first: Obstacle | None = None
-        for chosen in choices(claims) if self.limits else ():
+        alternatives = Choices(claims)
+        for chosen in alternatives if self.limits else ():
             found = self.over(chosen)
             if found is None:
                 return None
             first = first or found
-        return first
+        return None if alternatives.is_cut_off else first
 
     def over(self, claims: Sequence[ClaimWants]) -> Obstacle | None:
         """As ``find_over``, of one alternative each; the least memory that may serve counts."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
@@ -125,60 +126,79 @@ def is_mixed(claim: ClaimWants) -> bool:
 
 
 MAX_CHOICES = 512
-"""Most choices that are tried. A request has at most eight alternatives: three are tried in full.
-"""
+"""Most choices that are tried, of those that are not alike."""
+
+_MOST_LOOKED_AT = 16 * MAX_CHOICES
+"""Most choices that are looked at, with those that are like one before."""
 
 _FEW = 8
 """Number of choices up to which finding those that are alike costs more than it saves."""
 
+_Selected = Callable[[tuple[str, ...]], Hashable]
+_Options = Mapping[int, Hashable]
+"""Alternatives of a request by rank, each with a value that is equal where equal devices serve."""
 
-def choices(
-    claims: Sequence[ClaimWants], selected: Callable[[tuple[str, ...]], Hashable] | None = None
-) -> Iterator[tuple[ClaimWants, ...]]:
-    """``claims`` with one alternative chosen for every request, the best choice first.
+
+class Choices:
+    """Iterable of ``claims`` with one alternative chosen for every request, the best choice first.
 
     The best has the least sum of ranks, which is how kube-scheduler compares nodes; among equal
-    sums earlier requests fare better. Choices of more devices than a claim may hold are left out.
-    ``selected`` returns a value that is equal for expressions that select the same devices: with
-    it, a choice that the same devices serve as one before is left out too. Its exceptions go
-    through.
+    sums earlier requests fare better. Choices of more devices than a claim may hold are left out,
+    and those that the same devices serve as one before. ``selected`` returns a value that is equal
+    for expressions that select the same devices, and a tuple of empty parts where they select none:
+    such alternatives are left out, unless a request has no other. Its exceptions go through.
     """
-    sizes = [len(alternatives) for claim in claims for alternatives in claim.choices]
-    if max(sizes, default=1) == 1:
-        yield tuple(claims)
-        return
-    is_many = prod(sizes) > _FEW
-    served = [*_served(claims, selected)] if selected is not None and is_many else []
-    seen = set[Hashable]()
-    for ranks in _by_sum(sizes):
-        if served:
-            key = tuple(sorted(number[rank] for number, rank in zip(served, ranks, strict=True)))
+
+    def __init__(self, claims: Sequence[ClaimWants], selected: _Selected | None = None) -> None:
+        self._claims = claims
+        self._selected = selected
+        self.is_cut_off = False
+        """True if the last iteration ended before all choices were tried."""
+
+    def __iter__(self) -> Iterator[tuple[ClaimWants, ...]]:
+        claims, self.is_cut_off = self._claims, False
+        sizes = [len(alternatives) for claim in claims for alternatives in claim.choices]
+        if max(sizes, default=1) == 1:
+            yield tuple(claims)
+            return
+        if prod(sizes) > _FEW:
+            options = [*_options(claims, self._selected)]
+        else:
+            options = [{rank: (n, rank) for rank in range(size)} for n, size in enumerate(sizes)]
+        seen, tried = set[Hashable](), 0
+        for number, ranks in enumerate(_by_sum(options)):
+            if tried == MAX_CHOICES or number == _MOST_LOOKED_AT:
+                self.is_cut_off = True
+                return
+            key = frozenset(Counter(o[r] for o, r in zip(options, ranks, strict=True)).items())
             if key in seen:
                 continue
             seen.add(key)
-        rest = iter(ranks)
-        chosen = tuple(c.choosing([next(rest) for _ in c.choices]) for c in claims)
-        if all(_devices(claim) <= MAX_RESULTS for claim in chosen):
-            yield chosen
+            rest = iter(ranks)
+            chosen = tuple(c.choosing([next(rest) for _ in c.choices]) for c in claims)
+            if all(_devices(claim) <= MAX_RESULTS for claim in chosen):
+                tried += 1
+                yield chosen
 
 
-def _served(
-    claims: Sequence[ClaimWants], selected: Callable[[tuple[str, ...]], Hashable]
-) -> Iterator[list[int]]:
-    """Per request, a number for each alternative, equal where equal devices serve."""
+def _options(claims: Sequence[ClaimWants], selected: _Selected | None) -> Iterator[_Options]:
+    """Per request, the alternatives that something may serve, the first of those that are alike."""
     numbers: dict[Hashable, int] = {}
     for claim in claims:
         for alternatives in claim.choices:
-            kinds = (
-                (
-                    selected(want.expressions),
+            found: dict[int, int] = {}
+            for rank, want in enumerate(alternatives):
+                which = want.expressions if selected is None else selected(want.expressions)
+                if selected is not None and isinstance(which, tuple) and not any(which):
+                    continue
+                kind = (
+                    which,
                     replace(want, request="", class_name="", expressions=()),
                     tuple(c for c in claim.constraints if c.covers(want)),
                     claim.claim.ref.uid,
                 )
-                for want in alternatives
-            )
-            yield [numbers.setdefault(kind, len(numbers)) for kind in kinds]
+                found.setdefault(numbers.setdefault(kind, len(numbers)), rank)
+            yield {rank: number for number, rank in found.items()} or {0: None}
 
 
 def _devices(claim: ClaimWants) -> int:
@@ -186,17 +206,28 @@ def _devices(claim: ClaimWants) -> int:
     return sum(1 if want.everything else want.count for want in claim.wants)
 
 
-def _by_sum(sizes: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """The first ``MAX_CHOICES`` tuples of ranks below ``sizes``, by sum, then as tuples."""
-    start = (0,) * len(sizes)
-    heap, seen = [(0, start)], {start}
-    for _ in range(MAX_CHOICES):
-        if not heap:
-            return
-        total, ranks = heappop(heap)
-        yield ranks
-        for index, size in enumerate(sizes):
-            following = (*ranks[:index], ranks[index] + 1, *ranks[index + 1 :])
-            if following[index] < size and following not in seen:
-                seen.add(following)
-                heappush(heap, (total + 1, following))
+def _by_sum(options: Sequence[_Options]) -> Iterator[tuple[int, ...]]:
+    """Tuples of ranks in ``options``, by sum, then as tuples.
+
+    Of requests with equal options an earlier one has no higher rank: the rest would be alike.
+    """
+    ranks = [[*each] for each in options]
+    following: list[int | None] = []
+    for n, each in enumerate(options):
+        later = (k for k in range(n + 1, len(options)) if options[k] == each)
+        following.append(next(later, None))
+    start = (0,) * len(options)
+    first = tuple(each[0] for each in ranks)
+    heap, seen = [(sum(first), first, start)], {start}
+    while heap:
+        _, chosen, at = heappop(heap)
+        yield chosen
+        for n, place in enumerate(at):
+            after = following[n]
+            if place + 1 == len(ranks[n]) or (after is not None and at[after] == place):
+                continue
+            raised = (*at[:n], place + 1, *at[n + 1 :])
+            if raised not in seen:
+                seen.add(raised)
+                known = (*chosen[:n], ranks[n][place + 1], *chosen[n + 1 :])
+                heappush(heap, (sum(known), known, raised))

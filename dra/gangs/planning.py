@@ -19,7 +19,7 @@ from dra.allocator.problem import Decision, OpenRequest, Pick, Problem
 from dra.allocator.search.search import Search
 from dra.allocator.search.single import single_request
 from dra.cel.offers import Offer
-from dra.claims.wants import choices
+from dra.claims.wants import Choices
 from dra.common.resources import ObjectKey
 from dra.gangs.decision import Placed, Questions, Trial, shared_node
 from dra.gpu.holdings import Holding
@@ -185,7 +185,7 @@ class Planning:
         the devices are free. The search pauses after each node.
         """
         kind = self._kind(problem)
-        for number, claims in enumerate(choices(problem.claims)):
+        for number, claims in enumerate(Choices(problem.claims)):
             chosen = replace(problem, claims=claims)
             ranked = None if kind is None else self._ranked.get((kind, number))
             if ranked is None:

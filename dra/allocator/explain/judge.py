@@ -6,7 +6,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
-from math import prod
 
 from dra.allocator.admin_access import looks_only, picks_on
 from dra.allocator.allocate import Allocator
@@ -21,7 +20,7 @@ from dra.cel.kinds import Match
 from dra.cel.offers import GpuKind
 from dra.claims.allocation import MAX_RESULTS
 from dra.claims.reasons import Obstacle, Reason
-from dra.claims.wants import MAX_CHOICES, choices
+from dra.claims.wants import Choices
 from dra.pods.nodefit import Misfit
 
 _PROFILE = re.compile(r"['\"](\d+g\.\d+gb[\w.+-]*)['\"]")
@@ -299,7 +298,8 @@ def explain(
         return _explain_view(problem, allocator)
     found: list[Explanation] = []
     misfits: dict[str, Misfit | None] = {}
-    for claims in islice(choices(problem.claims), None if full else _EXPLAINED):
+    alternatives = Choices(problem.claims, fleet.kinds.selected)
+    for claims in islice(alternatives, None if full else _EXPLAINED):
         each = _explain_chosen(replace(problem, claims=claims), allocator, misfits, full=full)
         if full and each.fits:
             return each
@@ -318,15 +318,8 @@ def _may_be_served(found: Explanation) -> bool:
 
 
 def _about_others(problem: Problem) -> str:
-    number = prod(len(a) for c in problem.claims for a in c.choices)
-    if number == 1:
-        return ""
-    if number > MAX_CHOICES:
-        return (
-            f"of {number} combinations of alternatives the first {MAX_CHOICES} were tried: "
-            "state fewer alternatives, or put requests into claims of other pods"
-        )
-    return "no other alternative fits either"
+    is_one = all(len(a) == 1 for c in problem.claims for a in c.choices)
+    return "" if is_one else "no other alternative fits either"
 
 
 def _about_steps(problem: Problem, given_up: GivenUp) -> str:

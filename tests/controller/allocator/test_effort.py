@@ -17,7 +17,8 @@ from dra.allocator.search import options as budget
 from dra.allocator.search.combine import combine
 from dra.allocator.search.options import Budget, TooHardError, find_options
 from dra.claims.reasons import Reason
-from dra.claims.wants import MAX_CHOICES, choices
+from dra.claims.wants import MAX_CHOICES, Choices
+from dra.common.resources import Obj
 from tests.controller.allocator.devices.options import WHOLE, gpu_state, wants
 from tests.controller.allocator.halffull import half_full
 from tests.controller.helpers.bench import Bench
@@ -252,16 +253,44 @@ def test_a_search_that_was_given_up_rests_many_times_as_long_as_it_took(
     assert set(bench.recorder.reasons("a-hard")) == {"SearchGivenUp"}
 
 
-def test_combinations_of_alternatives_that_were_not_tried_are_owned_up_to() -> None:
-    either = [
-        first_available(f"r{n}", ("a", "mig-1g.5gb", {}), ("b", "mig-2g.10gb", {}))
-        for n in range(10)
+def either(number: int, *names: str, alike: bool = True) -> list[Obj]:
+    """Requests that any of these classes would serve; unlike ones differ in their selectors."""
+    texts = [{"cel": {"expression": f"'{n}' != ''"}} for n in range(number)]
+    tells: list[Obj] = [{} if alike else {"selectors": [text]} for text in texts]
+    return [
+        first_available(f"r{n}", *((f"s{k}", name, told) for k, name in enumerate(names)))
+        for n, told in enumerate(tells)
     ]
-    found = why(with_gpus(filled(0, *range(7))), claim("c", *either))
-    assert (
-        f"of 1024 combinations of alternatives the first {MAX_CHOICES} were tried" in found.message
-    )
-    assert "state fewer alternatives" in found.message
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        either(10, "gpu.dra.dev", "mig-1g.5gb"),
+        either(10, "mig-7g.40gb", "mig-1g.5gb"),
+        either(10, "gpu.dra.dev", "mig-1g.5gb", alike=False),
+        either(10, "mig-7g.40gb", "mig-1g.5gb", alike=False),
+        either(10, "gpu.dra.dev", "mig-7g.40gb", "mig-4g.20gb", "mig-3g.20gb", "mig-1g.5gb"),
+    ],
+    ids=["nothing serves one", "alike", "nothing serves one, unlike", "unlike", "many"],
+)
+def test_alternatives_are_found_however_many_ways_there_are_to_combine_them(
+    asked: list[Obj],
+) -> None:
+    assert decide(with_gpus(filled(0, 0), filled(1, 0)), claim("c", *asked)) is not None
+
+
+def test_a_search_that_was_cut_off_says_so() -> None:
+    chain = [{"matchAttribute": PARENT, "requests": [f"r{n}", f"r{n + 1}"]} for n in range(9)]
+    asked = claim("c", *either(10, "mig-2g.10gb", "mig-1g.5gb"), constraints=chain)
+    known = with_gpus(filled(0, *range(7)))
+    found = problem(known, asked)
+    allocator = Allocator(known.fleet, known.hosts)
+    assert len([*Choices(found.claims, known.fleet.kinds.selected)]) == MAX_CHOICES
+    outcome = allocator.outcome(found)
+    assert outcome.given_up is not None
+    assert outcome.given_up.untried
+    assert allocator.could_serve(found, known.fleet.nodes), "nobody can tell"
 
 
 def test_alternatives_that_the_same_devices_serve_are_tried_once() -> None:
@@ -293,10 +322,10 @@ def test_alternatives_that_the_same_devices_serve_are_tried_once() -> None:
 
     alike = problem(known, claim("c", *alternatives(count=0), constraints=same))
     allocator = Allocator(known.fleet, known.hosts)
-    assert len([*choices(alike.claims, known.fleet.kinds.selected)]) == 1
+    assert len([*Choices(alike.claims, known.fleet.kinds.selected)]) == 1
     ongoing = OngoingDecision(alike)
     assert ongoing.go_on(allocator) == Outcome(None)
     assert ongoing.steps < 5_000
     assert not allocator.could_serve(alike, known.fleet.nodes)
     unlike = problem(known, claim("c", *alternatives(count=1), constraints=same))
-    assert len([*choices(unlike.claims, known.fleet.kinds.selected)]) <= MAX_CHOICES / 4
+    assert len([*Choices(unlike.claims, known.fleet.kinds.selected)]) <= MAX_CHOICES / 4

@@ -11,8 +11,8 @@ from dra.allocator.problem import Problem, examine
 from dra.claims.classes import generated_classes
 from dra.claims.reader import Reader
 from dra.claims.reasons import Reason
-from dra.claims.wants import MAX_CHOICES, choices
-from dra.common.resources import RESOURCE_CLAIMS
+from dra.claims.wants import MAX_CHOICES, Choices
+from dra.common.resources import RESOURCE_CLAIMS, Obj
 from dra.gpu.inventory import Gpu
 from dra.pods.pods import read_pod
 from tests.controller.helpers.bench import Bench
@@ -118,16 +118,20 @@ def test_an_alternative_that_no_node_has_does_not_hide_why_another_waits() -> No
     assert "no room for 7g.40gb" in found.message
 
 
+def _tells(*numbers: int) -> Obj:
+    return {"selectors": [{"cel": {"expression": f"'{numbers}' != ''"}}]}
+
+
 @pytest.mark.parametrize("sizes", [(3,), (2, 3), (8, 8, 8), (8, 8, 8, 8)])
 def test_choices_come_by_the_sum_of_their_ranks_each_once(sizes: tuple[int, ...]) -> None:
     requests = [
-        first_available(f"r{i}", *((f"s{n}", "mig-1g.5gb", {}) for n in range(size)))
+        first_available(f"r{i}", *((f"s{n}", "mig-1g.5gb", _tells(i, n)) for n in range(size)))
         for i, size in enumerate(sizes)
     ]
     found = problem(cluster("node-a"), claim("c", *requests)).claims
     ranks = [
         tuple(int(w.request.rpartition("/s")[2]) for w in chosen.wants)
-        for (chosen,) in choices(found)
+        for (chosen,) in Choices(found)
     ]
     everything = sorted(product(*(range(s) for s in sizes)), key=lambda r: (sum(r), r))
     assert ranks == everything[:MAX_CHOICES]
