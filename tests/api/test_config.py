@@ -66,10 +66,7 @@ def test_a_configuration_says_only_what_differs_from_the_default() -> None:
     [
         ({"placement": {"policy": "random"}}, ", ".join(get_args(PlacementPolicy))),
         ({"placement": {"policy": 3}}, ", ".join(get_args(PlacementPolicy))),
-        (
-            {"placement": {"nodes": {"policy": "spread", "by": ["gpu"]}}},
-            "gpu-memory, cpu, memory",
-        ),
+        ({"placement": {"nodes": {"policy": "spread", "by": ["gpu"]}}}, "gpu-memory, cpu, memory"),
         ({"placement": {"nodes": {}}}, "none, binpack, spread"),
     ],
 )

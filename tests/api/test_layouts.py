@@ -138,12 +138,7 @@ def test_a_class_of_nodes_is_read() -> None:
     )
     entry = LayoutEntry(mig_enabled=True, counts=(("1g.5gb", 1),))
     assert found == NodeClass(
-        "layout",
-        "x",
-        "switch",
-        {"x": (entry,)},
-        shares=4,
-        hami_core="/usr/local/vgpu",
+        "layout", "x", "switch", {"x": (entry,)}, shares=4, hami_core="/usr/local/vgpu"
     )
     assert decode_node_class(node_class(sliceShares=3)).slice_shares == 3
 

@@ -148,10 +148,7 @@ def test_the_compiled_library_makes_and_removes_slices(tmp_path: Path) -> None:
     description.write_text(library.description(machine))
     built = library.build(tmp_path)
     assert ctypes.CDLL(str(built)).nvmlShutdown() != 0
-    environment = os.environ | {
-        "LD_LIBRARY_PATH": str(tmp_path),
-        "NVML_MACHINE": str(description),
-    }
+    environment = os.environ | {"LD_LIBRARY_PATH": str(tmp_path), "NVML_MACHINE": str(description)}
     command = [sys.executable, "-c", _LOOK]
     done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
     uuid = machine.gpu(0).uuid

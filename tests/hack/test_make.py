@@ -43,10 +43,7 @@ def dry(*arguments: str) -> str:
             ["up", "PRODUCT=H200", "NODES=3", "GPUS=4", "DIR=/tmp/x"],
             "-m sim up --product 'H200' --nodes '3' --gpus '4' --dir '/tmp/x'",
         ),
-        (
-            ["cluster", "NODES=1", "DIR=/tmp/y"],
-            "-m hack.cluster --nodes '1' --dir '/tmp/y'",
-        ),
+        (["cluster", "NODES=1", "DIR=/tmp/y"], "-m hack.cluster --nodes '1' --dir '/tmp/y'"),
         (
             ["manifests", "REGISTRY=host/path", "VALUES=v.yaml"],
             "-m hack.release.manifests --folder dist --registry 'host/path' --values 'v.yaml'",

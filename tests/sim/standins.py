@@ -125,12 +125,7 @@ def create_node(api: KubeApi, name: str, *, cpu: str = "4", **spec: Any) -> Obj:
 
 
 def allocate(
-    api: KubeApi,
-    claim: str,
-    node: str,
-    *,
-    consumers: tuple[Obj, ...] = (),
-    timestamp: bool = True,
+    api: KubeApi, claim: str, node: str, *, consumers: tuple[Obj, ...] = (), timestamp: bool = True
 ) -> Obj:
     """Write an allocation as a third party does; ``consumers`` are pods to reserve it for."""
     term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
@@ -153,11 +148,7 @@ def allocate(
             for c in consumers
         ]
     return api.patch(
-        RESOURCE_CLAIMS,
-        claim,
-        {"status": status},
-        namespace="default",
-        subresource="status",
+        RESOURCE_CLAIMS, claim, {"status": status}, namespace="default", subresource="status"
     )
 
 

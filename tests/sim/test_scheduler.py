@@ -111,9 +111,7 @@ def test_an_allocation_to_a_node_that_the_pod_cannot_use_is_taken_back(api: Kube
 
 
 @pytest.mark.usefixtures("two_nodes")
-def test_an_allocation_is_taken_back_when_its_node_is_full_and_another_is_not(
-    api: KubeApi,
-) -> None:
+def test_an_allocation_is_taken_back_when_its_node_is_full_and_another_is_not(api: KubeApi) -> None:
     api.create(PODS, _wants("3")(standins.pod("big", nodeSelector={"name": "node-a"})))
     _bound(api, "big", "node-a")
     standins.create_claim(api, "c")

@@ -12,12 +12,7 @@ import pytest
 import yaml
 
 from cli import redaction
-from dra.common.resources import (
-    CUSTOM_RESOURCE_DEFINITIONS,
-    MIG_NODES,
-    PODS,
-    RESOURCE_CLAIMS,
-)
+from dra.common.resources import CUSTOM_RESOURCE_DEFINITIONS, MIG_NODES, PODS, RESOURCE_CLAIMS
 from tests.cli.conftest import Mig
 from tests.cli.world import NAMESPACE, World
 from tests.controller.helpers.objects import DRIVER, claim, pod

@@ -500,13 +500,7 @@ def checked(changed: Obj) -> Check:
 
 
 @pytest.mark.parametrize(
-    "path",
-    [
-        "spec.drain",
-        "status.mode",
-        "status.gpus.sliceSharing",
-        "status.cdiHook",
-    ],
+    "path", ["spec.drain", "status.mode", "status.gpus.sliceSharing", "status.cdiHook"]
 )
 def test_one_that_lacks_a_field_is_too_old_and_the_field_is_named(path: str) -> None:
     changed = mignode_definition()

@@ -268,8 +268,7 @@ def test_a_quota_counts_slices_by_class(
 
 
 @pytest.mark.parametrize(
-    "hard",
-    ["requests.instaslice.redhat.com/accelerator-memory-quota", "limits.nvidia.com/gpumem"],
+    "hard", ["requests.instaslice.redhat.com/accelerator-memory-quota", "limits.nvidia.com/gpumem"]
 )
 def test_a_quota_of_memory_has_no_counterpart(convert: Command, hard: str) -> None:
     ran = convert(QUOTA.replace("HARD", hard))
@@ -313,10 +312,7 @@ def test_a_limit_of_zero_asks_for_nothing(convert: Command, lint: Command, name:
     ],
 )
 def test_pods_inside_custom_resources_are_rewritten_where_they_stand(
-    convert: Command,
-    lint: Command,
-    at: str,
-    whole: bool,  # noqa: FBT001
+    convert: Command, lint: Command, at: str, *, whole: bool
 ) -> None:
     version, kind, path = at.split()
     containers = [{"name": "c", "resources": {"limits": {"mig.das.com/1g.5gb": 1}}}]

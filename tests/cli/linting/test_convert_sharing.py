@@ -209,12 +209,7 @@ def test_what_has_no_counterpart_is_told(convert: Command, text: str, code: int,
     ],
 )
 def test_replicas_of_the_device_plugin_become_shares_of_a_class_of_nodes(
-    convert: Command,
-    *,
-    method: str,
-    name: str,
-    shares: tuple[int, int],
-    told: str,
+    convert: Command, *, method: str, name: str, shares: tuple[int, int], told: str
 ) -> None:
     text = PLUGIN.replace("METHOD", method).replace("NAME", name)
     ran = convert(text)

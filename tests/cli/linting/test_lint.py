@@ -207,9 +207,7 @@ def test_what_works_otherwise_than_it_seems_is_a_warning(
 
 @pytest.mark.parametrize(("value", "is_right"), [("4", True), ("four", False)])
 def test_a_quota_that_cannot_be_read_is_an_error(
-    lint: Command,
-    value: str,
-    is_right: bool,  # noqa: FBT001
+    lint: Command, value: str, *, is_right: bool
 ) -> None:
     annotation = f"name: mine, annotations: {{mig.dra.dev/devices-per-namespace: {value!r}}}"
     ran = lint(CLASS.replace("name: mine", annotation))
@@ -238,9 +236,7 @@ SELECTORS = {
 
 @pytest.mark.parametrize(("condition", "may_match"), SELECTORS.items())
 def test_a_selector_that_no_product_fulfils_is_told(
-    lint: Command,
-    condition: str,
-    may_match: bool,  # noqa: FBT001
+    lint: Command, condition: str, *, may_match: bool
 ) -> None:
     expression = f"device.attributes['mig.dra.dev'].{condition}"
     more = f'mig.dra.dev\n          selectors: [{{cel: {{expression: "{expression}"}}}}]'

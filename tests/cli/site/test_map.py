@@ -91,9 +91,7 @@ def test_a_gpu_that_is_held_whole_names_its_holder(world: World, mig: Mig) -> No
 
 @pytest.mark.parametrize("made", [True, False], ids=["lost", "never made"])
 def test_slices_of_a_gpu_whose_mig_mode_went_do_not_hold_it_whole(
-    world: World,
-    mig: Mig,
-    made: bool,  # noqa: FBT001 - a parameter of the test
+    world: World, mig: Mig, *, made: bool
 ) -> None:
     world.hold("train", "node-a", "gpu-0-mig-3g20gb-9-4", pod_name="trainer")
     lost = _held(instance("3g.20gb", 4, state="lost"), ref(world, "train"), "it is gone")
@@ -311,12 +309,7 @@ class Terminal(io.StringIO):
 
 @pytest.mark.parametrize(("no_color", "is_coloured"), [("", True), ("1", False)])
 def test_colours_are_for_terminals_and_not_with_no_color(
-    busy: World,
-    mig: Mig,
-    monkeypatch: pytest.MonkeyPatch,
-    no_color: str,
-    *,
-    is_coloured: bool,
+    busy: World, mig: Mig, monkeypatch: pytest.MonkeyPatch, no_color: str, *, is_coloured: bool
 ) -> None:
     assert "\x1b[" not in mig("map").out
     monkeypatch.setenv("NO_COLOR", no_color)

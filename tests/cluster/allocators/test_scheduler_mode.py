@@ -154,8 +154,7 @@ def test_where_the_gate_is_off_the_controller_allocates(binaries: Binaries, root
         assert (condition["status"], condition["reason"]) == ("False", "GateOff")
         assert "DRAPartitionableDevices" in condition["message"]
         made.wait(
-            "event",
-            lambda: any(e["reason"] == "SlicesNotPublished" for e in api.list("Event")),
+            "event", lambda: any(e["reason"] == "SlicesNotPublished" for e in api.list("Event"))
         )
         template(api, "mig-3g.20gb")
         start(api, "lone-0", "3g.20gb")

@@ -134,11 +134,7 @@ def test_the_scheduler_says_the_same_of_every_expression(served: Api) -> None:
 REPOSITORY = Path(__file__).parents[3]
 
 
-CONTROLLERS = (
-    "garbage-collector-controller",
-    "namespace-controller",
-    "serviceaccount-controller",
-)
+CONTROLLERS = ("garbage-collector-controller", "namespace-controller", "serviceaccount-controller")
 """Deletion and the default service account, without which there are no pods."""
 
 

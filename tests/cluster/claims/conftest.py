@@ -13,9 +13,7 @@ from hack.cluster.api import Api
 from hack.cluster.binaries import Binaries
 from hack.cluster.controlplane import ControlPlane
 from sim.processes import wait_for
-from tests.cluster.claims.bodies import (
-    Serve,
-)
+from tests.cluster.claims.bodies import Serve
 from tests.cluster.harness.daemons import Driver
 from tests.cluster.harness.ground import served_plane
 from tests.cluster.harness.pods import add_fake_node, pod

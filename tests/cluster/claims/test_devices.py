@@ -7,14 +7,7 @@ import pytest
 from dra.common.resources import Obj
 from hack.cluster.api import Api, ApiError
 from sim.processes import wait_for
-from tests.cluster.claims.bodies import (
-    PARENT,
-    Serve,
-    exactly,
-    first_available,
-    gpus,
-    spread_for,
-)
+from tests.cluster.claims.bodies import PARENT, Serve, exactly, first_available, gpus, spread_for
 from tests.cluster.harness.pods import pod
 from tests.cluster.harness.workload import SLEEPING
 

@@ -11,12 +11,7 @@ import pytest
 
 from hack.cluster.api import Api, collection
 from sim.processes import wait_for
-from tests.cluster.claims.bodies import (
-    Serve,
-    claim_body,
-    exactly,
-    spread_for,
-)
+from tests.cluster.claims.bodies import Serve, claim_body, exactly, spread_for
 from tests.cluster.harness.pods import pod
 from tests.cluster.harness.workload import SLEEPING
 

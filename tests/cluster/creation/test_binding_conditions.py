@@ -124,9 +124,7 @@ def cleared(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.mark.timeout(240)
-def test_a_pod_is_bound_once_its_slice_is_made_and_never_where_it_cannot_be(
-    ground: Ground,
-) -> None:
+def test_a_pod_is_bound_once_its_slice_is_made_and_never_where_it_cannot_be(ground: Ground) -> None:
     assert {tuple(d["bindingConditions"]) for d in ground.devices()} == {(SLICE_MADE,)}
     ground.create("plain")
     ground.workload.wait_for_phase("plain", "Running", timeout=60)

@@ -40,11 +40,7 @@ def pod_on(installation: Installation, node: str, component: str) -> Obj:
 
 
 def token(
-    installation: Installation,
-    account: str,
-    pod: Obj | None = None,
-    *,
-    namespace: str = NAMESPACE,
+    installation: Installation, account: str, pod: Obj | None = None, *, namespace: str = NAMESPACE
 ) -> str:
     """A token of a service account: as a pod mounts it, or bound to nothing."""
     spec: dict[str, Any] = {"expirationSeconds": 3600}

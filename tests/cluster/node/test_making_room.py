@@ -65,12 +65,7 @@ def test_a_pod_is_moved_and_one_of_lower_priority_ends(site: NodeSite, tmp_path:
     template = {"metadata": {"labels": labels}, "spec": {**spec, "restartPolicy": "Always"}}
     body = {"replicas": 1, "selector": {"matchLabels": {"app": "mover"}}, "template": template}
     api.create(
-        {
-            "apiVersion": "apps/v1",
-            "kind": "ReplicaSet",
-            "metadata": {"name": "mover"},
-            "spec": body,
-        }
+        {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "mover"}, "spec": body}
     )
     (before,) = wait_for("the mover", lambda: movers(api), context=workload.describe)
     assert [size for _, size in slices(site, 1 - full)] == [1], "beside the full GPU"

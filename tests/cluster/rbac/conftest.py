@@ -23,10 +23,7 @@ from tests.cluster.harness.accounts import (
     wait_until_guarded,
 )
 from tests.cluster.harness.pods import add_fake_node
-from tests.cluster.rbac.requests import (
-    MIGNODES,
-    allocation,
-)
+from tests.cluster.rbac.requests import MIGNODES, allocation
 
 GPU = {"nvidia.com/gpu.present": "true"}
 

@@ -21,13 +21,7 @@ from hack.cluster.controlplane import ControlPlane, write_kubeconfig
 from hack.cluster.installation import Installation, apply, path
 from sim.processes import wait_for
 from tests.cluster.harness.accounts import token
-from tests.cluster.rbac.requests import (
-    APPLY,
-    CLASSES,
-    DRIVER,
-    device_class,
-    refusal,
-)
+from tests.cluster.rbac.requests import APPLY, CLASSES, DRIVER, device_class, refusal
 
 
 def test_the_controller_reads_volumes_and_namespaces_and_writes_none(controller: Api) -> None:

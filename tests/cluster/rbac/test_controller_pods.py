@@ -7,14 +7,7 @@ from typing import Any
 from dra.common.resources import Obj
 from hack.cluster.api import Api
 from tests.cluster.harness.pods import pod
-from tests.cluster.rbac.requests import (
-    DRIVER,
-    JSON_PATCH,
-    MERGE,
-    PODS,
-    STRATEGIC,
-    refusal,
-)
+from tests.cluster.rbac.requests import DRIVER, JSON_PATCH, MERGE, PODS, STRATEGIC, refusal
 
 
 def test_the_controller_lifts_our_gate_and_changes_nothing_else_of_a_pod(

@@ -16,13 +16,7 @@ from hack.cluster.controlplane import ControlPlane
 from hack.cluster.installation import Installation, path
 from sim.processes import wait_for
 from tests.cluster.harness.accounts import CONTROLLER
-from tests.cluster.rbac.requests import (
-    CLAIMS,
-    MERGE,
-    MIGNODES,
-    PODS,
-    refusal,
-)
+from tests.cluster.rbac.requests import CLAIMS, MERGE, MIGNODES, PODS, refusal
 
 
 def test_applying_the_chart_again_changes_nothing(installation: Installation) -> None:

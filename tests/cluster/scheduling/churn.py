@@ -103,9 +103,4 @@ def _spec(requests: list[tuple[str, int]]) -> Obj:
 
 def _object(kind: str, name: str, spec: Obj) -> Obj:
     metadata = {"name": name, "namespace": "default"}
-    return {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": kind,
-        "metadata": metadata,
-        "spec": spec,
-    }
+    return {"apiVersion": "resource.k8s.io/v1", "kind": kind, "metadata": metadata, "spec": spec}

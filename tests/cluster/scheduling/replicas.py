@@ -24,11 +24,7 @@ class Replicas:
     """Controllers by identity, with further flags; entering starts them, leaving ends them."""
 
     def __init__(
-        self,
-        control_plane: ControlPlane,
-        root: Path,
-        *identities: str,
-        flags: tuple[str, ...] = (),
+        self, control_plane: ControlPlane, root: Path, *identities: str, flags: tuple[str, ...] = ()
     ) -> None:
         self._api = control_plane.api
         kubeconfig = str(control_plane.kubeconfig(controlplane.MIG_CONTROLLER))

@@ -131,11 +131,7 @@ def arena(binaries: Binaries, root: Path, request: pytest.FixtureRequest) -> Ite
         ledger = Ledger(DRIVER)
         inventories = [inventory(n, *(gpu(m, n) for m in range(GPUS))) for n in NODES]
         nodes = StandIns(api, inventories, seed=SEED)
-        with (
-            Watcher(api, "ResourceClaim", ledger.enter),
-            Watcher(api, "Pod", nodes.pod),
-            nodes,
-        ):
+        with Watcher(api, "ResourceClaim", ledger.enter), Watcher(api, "Pod", nodes.pod), nodes:
             Churn(api, slots=1, seed=SEED).prepare()
             flags = (FLAG,) if at_creation else ()
             yield Arena(control_plane, api, ledger, nodes, logs, flags)
@@ -186,9 +182,7 @@ def test_a_leader_that_ends_in_a_burst_gives_no_slice_twice(arena: Arena, how: s
     arena.check()
 
 
-def test_what_a_leader_sent_that_crashed_is_refused_once_the_next_has_decided(
-    arena: Arena,
-) -> None:
+def test_what_a_leader_sent_that_crashed_is_refused_once_the_next_has_decided(arena: Arena) -> None:
     api, node = arena.api, NODES[0]
 
     def create(name: str, where: str) -> None:
@@ -216,9 +210,7 @@ def test_what_a_leader_sent_that_crashed_is_refused_once_the_next_has_decided(
             create(f"next-{number}", node)
         allocations = f"allocation of all GPUs of {node}"
         wait_for(
-            allocations,
-            lambda: arena.ledger.allocations == before + GPUS,
-            context=replicas.tails,
+            allocations, lambda: arena.ledger.allocations == before + GPUS, context=replicas.tails
         )
         assert f"{DRIVER}/fence" in api.get("ResourceClaim", name)["metadata"]["annotations"]
         with pytest.raises(ApiError) as refused:

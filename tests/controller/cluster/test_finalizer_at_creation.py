@@ -8,12 +8,7 @@ import pytest
 
 from dra.claims.claims import SCHEDULER_FINALIZER
 from tests.controller.helpers.bench import Bench
-from tests.controller.helpers.objects import (
-    FINALIZER,
-    claim,
-    pod,
-    request,
-)
+from tests.controller.helpers.objects import FINALIZER, claim, pod, request
 
 CLAIM, STATUS = "resourceclaims", "resourceclaims/status"
 

@@ -86,10 +86,7 @@ SPECS: dict[str, Callable[[], Obj]] = {
     "containers": lambda: {"containers": _each(lambda n: {"name": f"{NAME}-{n}", "image": "i"})},
     "resources": lambda: {
         "containers": [
-            {
-                "name": "main",
-                "resources": {"requests": {f"{NAME}/{n}": "0" for n in range(MANY)}},
-            }
+            {"name": "main", "resources": {"requests": {f"{NAME}/{n}": "0" for n in range(MANY)}}}
         ]
     },
     "overhead": lambda: {"overhead": {f"{NAME}/{n}": "1" for n in range(MANY)}},

@@ -7,13 +7,7 @@ import pytest
 from dra.common.resources import RESOURCE_CLAIMS
 from dra.gpu.inventory import AllocatorKind, Gpu
 from tests.controller.helpers.bench import Bench
-from tests.controller.helpers.objects import (
-    gpu,
-    instance,
-    mignode,
-    node,
-    request,
-)
+from tests.controller.helpers.objects import gpu, instance, mignode, node, request
 
 
 def scheduled(bench: Bench, name: str) -> None:

@@ -15,14 +15,7 @@ from dra.kube.reflector import Store
 from dra.pods.pods import Pod, read_pod
 from dra.pods.selectors import Company, NodeTerm, PodTerm, Spread
 from hack.bench.objects import as_stored
-from tests.controller.helpers.objects import (
-    DRIVER,
-    allocated,
-    claim,
-    mignode,
-    node,
-    pod,
-)
+from tests.controller.helpers.objects import DRIVER, allocated, claim, mignode, node, pod
 from tests.controller.helpers.stored import Stored
 
 

@@ -87,12 +87,7 @@ class FakeApi:
         return stored
 
     def create(
-        self,
-        resource: Resource,
-        body: Obj,
-        *,
-        subresource: str = "",
-        field_manager: str = "",
+        self, resource: Resource, body: Obj, *, subresource: str = "", field_manager: str = ""
     ) -> Obj:
         """Take note of an eviction; nothing else is created."""
         assert (resource, subresource) == (PODS, "eviction")

@@ -136,10 +136,7 @@ def first_available(name: str, *subrequests: tuple[str, str, Obj]) -> Obj:
 
 
 def claim(
-    name: str,
-    *requests: Obj,
-    constraints: list[Obj] | None = None,
-    config: list[Obj] | None = None,
+    name: str, *requests: Obj, constraints: list[Obj] | None = None, config: list[Obj] | None = None
 ) -> Obj:
     """A ResourceClaim to be created; one 1g.5gb unless requests are given."""
     devices: Obj = {"requests": list(requests) or [request()]}
@@ -164,11 +161,7 @@ def pod(name: str, *claims: str, cpu: str = "100m", **spec: Any) -> Obj:
         "metadata": {"name": name, "namespace": "default"},
         "spec": {
             "containers": [
-                {
-                    "name": "main",
-                    "image": "none",
-                    "resources": {"requests": {"cpu": cpu}, **used},
-                }
+                {"name": "main", "image": "none", "resources": {"requests": {"cpu": cpu}, **used}}
             ],
             "resourceClaims": [{"name": c, "resourceClaimName": c} for c in claims],
             **checked("V1PodSpec", spec),

@@ -47,8 +47,7 @@ class Ground:
         self.api = KubeApi.connect(str(self.kubeconfig), user_agent="test")
         self.api.create(CUSTOM_RESOURCE_DEFINITIONS, mignode_definition())
         self.api.create(
-            NAMESPACES,
-            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}},
+            NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
         )
         command = [sys.executable, "-m", "sim", "kcm", "--kubeconfig", str(self.kubeconfig)]
         with (folder / "kcm.log").open("wb") as log:

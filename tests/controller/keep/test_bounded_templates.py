@@ -9,13 +9,7 @@ from controller.keep.templates import MOST
 from dra.kube.errors import ForbiddenError
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.desk import at_desk, settle, wants
-from tests.controller.helpers.limit_templates import (
-    TEMPLATES,
-    made,
-    namespace,
-    of_classes,
-    waiting,
-)
+from tests.controller.helpers.limit_templates import TEMPLATES, made, namespace, of_classes, waiting
 
 SIZES = [f"nvidia.com-gpumem-{1000 + n}" for n in range(MOST + 6)]
 MIB = "nvidia.com-gpumem-8000"

@@ -128,9 +128,7 @@ def test_a_class_that_was_there_first_keeps_its_pods() -> None:
     assert carried(bench) == NAME, "it has given the name up"
 
 
-def test_a_class_of_a_generated_name_that_is_not_ours_is_not_spoken_of_twice(
-    bench: Bench,
-) -> None:
+def test_a_class_of_a_generated_name_that_is_not_ours_is_not_spoken_of_twice(bench: Bench) -> None:
     bench.cluster.set_class(versioned(foreign(name="mig-1g.5gb")))
     bench.run()
     assert bench.recorder.reasons("mig-1g.5gb") == ["DeviceClassConflict"]

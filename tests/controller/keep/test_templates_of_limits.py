@@ -8,13 +8,7 @@ from dra.common.resources import DEVICE_CLASSES
 from dra.kube.errors import ForbiddenError, InvalidError, KubeError
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.fakeapi import once
-from tests.controller.helpers.limit_templates import (
-    TEMPLATES,
-    made,
-    namespace,
-    of_classes,
-    waiting,
-)
+from tests.controller.helpers.limit_templates import TEMPLATES, made, namespace, of_classes, waiting
 
 
 def test_a_namespace_that_opts_in_gets_one_for_each_profile() -> None:

@@ -160,9 +160,7 @@ def test_a_class_that_comes_later_makes_the_claims_that_ask_for_it_ours() -> Non
     ],
 )
 def test_a_pod_is_told_that_nobody_lifts_its_gate(
-    requests: list[Obj],
-    reason: str,
-    gated: bool,  # noqa: FBT001
+    requests: list[Obj], reason: str, *, gated: bool
 ) -> None:
     bench = Bench("node-a")
     bench.cluster.set_class(device_class("network", "device.driver == 'network.example.com'"))

@@ -16,13 +16,7 @@ from controller.write.in_flight import LIMIT
 from controller.write.requests import NotLeadingError
 from dra.claims.stored import LARGEST
 from dra.common.resources import RESOURCE_CLAIMS, Obj, Resource
-from dra.kube.errors import (
-    ConflictError,
-    ForbiddenError,
-    InvalidError,
-    KubeError,
-    UnavailableError,
-)
+from dra.kube.errors import ConflictError, ForbiddenError, InvalidError, KubeError, UnavailableError
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.desk import Desk, at_desk, settle, wants
 from tests.controller.helpers.objects import DRIVER, FINALIZER, allocated, claim, pod, request

@@ -13,15 +13,7 @@ from controller.queue.line import OVERTAKEN
 from dra.common.resources import PODS
 from dra.kube.errors import InvalidError
 from tests.controller.helpers.bench import Bench
-from tests.controller.helpers.objects import (
-    claim,
-    device_class,
-    gpu,
-    mignode,
-    node,
-    pod,
-    request,
-)
+from tests.controller.helpers.objects import claim, device_class, gpu, mignode, node, pod, request
 
 
 class Stream:

@@ -26,9 +26,7 @@ class Watched:
         self.age = 0.0
         self.registry = CollectorRegistry()
         self.metrics = ControllerMetrics(
-            self.registry,
-            leads=lambda: True,
-            now=lambda: CREATED + timedelta(seconds=self.age),
+            self.registry, leads=lambda: True, now=lambda: CREATED + timedelta(seconds=self.age)
         )
         self.bench = Bench(*nodes, metrics=self.metrics)
 

@@ -16,15 +16,7 @@ from dra.common.resources import RESOURCE_CLAIMS, Obj
 from dra.gpu.inventory import SETS_CONDITIONS
 from dra.kube.timing import FIRST_SECONDS
 from tests.controller.helpers.bench import Bench
-from tests.controller.helpers.objects import (
-    DRIVER,
-    claim,
-    gpu,
-    mignode,
-    node,
-    pod,
-    request,
-)
+from tests.controller.helpers.objects import DRIVER, claim, gpu, mignode, node, pod, request
 from tests.controller.helpers.stored import Stored
 
 TRIM = Stored(RESOURCE_CLAIMS)
@@ -78,10 +70,7 @@ def conditions(status: Obj) -> Obj:
     ids=["asked", "not asked", "not said", "a whole GPU", "a node that says nothing", "no labels"],
 )
 def test_slices_have_conditions_if_asked_for_and_their_node_sets_them(
-    bench: Bench,
-    config: list[Obj] | None,
-    profile: str,
-    awaits: bool,  # noqa: FBT001 - a row
+    bench: Bench, config: list[Obj] | None, profile: str, *, awaits: bool
 ) -> None:
     status = asked(bench, config, profile)
     assert conditions(status) == (CONDITIONS if awaits else {})

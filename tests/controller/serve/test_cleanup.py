@@ -5,15 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.controller.helpers.bench import Bench
-from tests.controller.helpers.objects import (
-    FINALIZER,
-    claim,
-    gpu,
-    instance,
-    mignode,
-    pod,
-    request,
-)
+from tests.controller.helpers.objects import FINALIZER, claim, gpu, instance, mignode, pod, request
 
 STATUS = "resourceclaims/status"
 

@@ -79,8 +79,7 @@ def wait(bench: Bench, seconds: float) -> None:
 @pytest.mark.parametrize("happens", [volume_claim_goes, volume_claim_ends, volume_is_lost])
 @pytest.mark.parametrize("reserved", [False, True])
 def test_a_slice_is_given_up_where_a_volume_claim_keeps_its_pod_from_running(
-    happens: Callable[[Bench], None],
-    reserved: bool,  # noqa: FBT001
+    happens: Callable[[Bench], None], *, reserved: bool
 ) -> None:
     bench = with_volume()
     if reserved:

@@ -226,11 +226,7 @@ def test_the_next_leader_knows_who_is_on_the_way_and_who_was_refused() -> None:
     assert site.sent()[name] != where
     assert {
         r.pod.key[1]: r.steered and r.steered.is_refused for r in new.world.steered.values()
-    } == {
-        on_its_way: False,
-        refused: True,
-        name: False,
-    }
+    } == {on_its_way: False, refused: True, name: False}
     assert site.schedule(on_its_way) == where
     assert len(site.sent()) == 3
 

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 from tests.controller.helpers.bench import Bench
-from tests.controller.helpers.objects import (
-    claim,
-    pod,
-    versioned,
-)
+from tests.controller.helpers.objects import claim, pod, versioned
 
 
 def test_all_claims_of_a_pod_move_when_one_is_taken_back() -> None:

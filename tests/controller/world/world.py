@@ -28,15 +28,7 @@ from dra.kube.errors import ConflictError, InvalidError, KubeError, UnavailableE
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.desk import Desk
 from tests.controller.helpers.firstfit import PROTECTION, FirstFit
-from tests.controller.helpers.objects import (
-    FINALIZER,
-    claim,
-    copied,
-    gpu,
-    inventory,
-    pod,
-    request,
-)
+from tests.controller.helpers.objects import FINALIZER, claim, copied, gpu, inventory, pod, request
 from tests.controller.world.worldchecks import (
     check_held_once,
     check_quotas,

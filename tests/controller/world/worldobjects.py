@@ -11,19 +11,12 @@ from tests.dra.gpus import A100
 
 PROFILES = ("1g.5gb", "2g.10gb", "3g.20gb", "7g.40gb")
 KEPT_APART = {"app": "apart"}
-_TERM = {
-    "topologyKey": "kubernetes.io/hostname",
-    "labelSelector": {"matchLabels": KEPT_APART},
-}
+_TERM = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": KEPT_APART}}
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 NEEDS: tuple[Obj, ...] = (
     {"affinity": {"podAntiAffinity": {_REQUIRED: [_TERM]}}},
     {"affinity": {"podAffinity": {_REQUIRED: [_TERM]}}},
-    {
-        "topologySpreadConstraints": [
-            {"maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule", **_TERM},
-        ]
-    },
+    {"topologySpreadConstraints": [{"maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule", **_TERM}]},
     {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "missing"}}]},
 )
 """Needs of pods besides room; the volume's claim is never made."""

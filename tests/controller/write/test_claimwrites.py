@@ -14,13 +14,7 @@ from controller.write.requests import NotLeadingError
 from dra.common.resources import RESOURCE_CLAIMS, Obj
 from dra.kube.errors import ForbiddenError, InvalidError, KubeError, UnavailableError
 from tests.controller.helpers.bench import Bench
-from tests.controller.helpers.desk import (
-    at_desk,
-    served_half,
-    settle,
-    wants,
-    watch,
-)
+from tests.controller.helpers.desk import at_desk, served_half, settle, wants, watch
 from tests.controller.helpers.fakeapi import once
 from tests.controller.helpers.objects import FINALIZER, claim, device_class, pod, request, versioned
 from tests.helpers.waiting import PATIENCE

@@ -76,11 +76,7 @@ BY_VALUE: dict[str, dict[str, Given]] = {
             "opt/bin,opt/nvidia/bin",
         ),
         "--cdi-hook": ("kubeletPlugin.cdiHook", "never", "never"),
-        "--mps-image": (
-            "mps.enabled",
-            True,
-            "dra-driver-nvidia-mig/kubelet-plugin:0.1.0",
-        ),
+        "--mps-image": ("mps.enabled", True, "dra-driver-nvidia-mig/kubelet-plugin:0.1.0"),
         "--state-dir": ("kubeletPlugin.stateDir", "/srv/state", Path("/srv/state")),
         "--enable-mig": ("kubeletPlugin.enableMig", True, True),
         "--ignore-other-managers": ("kubeletPlugin.ignoreOtherManagers", True, True),

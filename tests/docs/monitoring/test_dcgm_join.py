@@ -95,9 +95,7 @@ def test_the_query_names_the_pods_of_both_formats(tmp_path: Path) -> None:
                 *({"series": each, "values": "1x5"} for each in HELD),
                 *({"series": s, "values": f"{v}x5"} for s, v in dcgm(with_pods=with_pods).items()),
             ],
-            "promql_expr_test": [
-                {"expr": query(), "eval_time": "3m", "exp_samples": expected()},
-            ],
+            "promql_expr_test": [{"expr": query(), "eval_time": "3m", "exp_samples": expected()}],
         }
         for with_pods in (False, True)
     ]

@@ -157,12 +157,7 @@ CASES = {
     "prioritized-list-non-available": Case((filled(0, *range(7)),), [[BIG_OR_SMALL]], None),
     "prioritized-list-subrequests-with-constraints-ref-sub-request": Case(
         TWO,
-        [
-            [
-                request("a", FULL, FIRST),
-                first_available("r", ("s", SMALL, {}), ("t", HALF, {})),
-            ]
-        ],
+        [[request("a", FULL, FIRST), first_available("r", ("s", SMALL, {}), ("t", HALF, {}))]],
         {"a": 1, "r/t": 1},
         constraints=[same(PARENT, "a", "r/s")],
     ),

@@ -10,10 +10,7 @@ from dra.claims.allocation import (
     read_allocation,
     write_allocation,
 )
-from dra.claims.claims import (
-    claim_names,
-    read_claim,
-)
+from dra.claims.claims import claim_names, read_claim
 
 DEVICE = AllocatedDevice("r0", "mig.dra.dev", "node-a", "gpu-0-mig-1g5gb-19-4")
 

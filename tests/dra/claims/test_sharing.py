@@ -12,10 +12,7 @@ from dra.allocator.problem import Problem, examine
 from dra.claims.claims import read_requests
 from dra.claims.reader import Fault, Reader
 from dra.claims.requests import requested_settings
-from dra.claims.sharing import (
-    settings_of,
-    sharing_of,
-)
+from dra.claims.sharing import settings_of, sharing_of
 from dra.common.resources import Obj
 from dra.pods.pods import read_pod
 from tests.controller.helpers.objects import (

@@ -25,9 +25,7 @@ LIGHT = "pod-group.scheduling.sigs.k8s.io"
 
 
 def pod(
-    labels: dict[str, str] | None = None,
-    annotations: dict[str, str] | None = None,
-    **spec: Any,
+    labels: dict[str, str] | None = None, annotations: dict[str, str] | None = None, **spec: Any
 ) -> Obj:
     metadata = {"namespace": "team", "name": "p", "labels": labels, "annotations": annotations}
     return {"metadata": metadata, "spec": spec}
@@ -38,11 +36,7 @@ def pod(
     [
         (pod({OWN: "g", COUNT: "4"}), "pod group team/g", "4"),
         (pod({OWN: "g"}), "pod group team/g", None),
-        (
-            pod({COUNT: "4", "jobset.sigs.k8s.io/jobset-name": "train"}),
-            "JobSet team/train",
-            "4",
-        ),
+        (pod({COUNT: "4", "jobset.sigs.k8s.io/jobset-name": "train"}), "JobSet team/train", "4"),
         (
             pod({COUNT: "2", "leaderworkerset.sigs.k8s.io/group-key": "a1"}),
             "group of a LeaderWorkerSet team/a1",
@@ -51,11 +45,7 @@ def pod(
         (pod({COUNT: "2", "batch.kubernetes.io/job-name": "j"}), "Job team/j", "2"),
         (pod({KUEUE: "k"}, {TOTAL: "3"}), "Kueue pod group team/k", "3"),
         (pod({KUEUE: "k"}), "Kueue pod group team/k", None),
-        (
-            pod({f"{LIGHT}/name": "n", f"{LIGHT}/min-available": "2"}),
-            "pod group team/n",
-            "2",
-        ),
+        (pod({f"{LIGHT}/name": "n", f"{LIGHT}/min-available": "2"}), "pod group team/n", "2"),
         (pod({OWN: "g", COUNT: "4", KUEUE: "k"}, {TOTAL: "3"}), "pod group team/g", "4"),
     ],
 )

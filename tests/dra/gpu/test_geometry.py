@@ -6,14 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra.gpu.geometry import (
-    EMPTY,
-    Geometry,
-    Occupant,
-    Placement,
-    Profile,
-    Usage,
-)
+from dra.gpu.geometry import EMPTY, Geometry, Occupant, Placement, Profile, Usage
 from dra.gpu.inventory import Gpu, Instance, InstanceState
 from tests.dra.gpus import A100, THIRDS, product_geometry, profile
 

@@ -122,10 +122,7 @@ KNOWN = Classes(
         ({CLASS: "training", CONFIG: "all"}, Choice("layout", "all", entries=ALL)),
         ({CLASS: "training", MODE: "whole"}, Choice("whole")),
         ({CLASS: "inference"}, Choice("whole", slice_shares=3)),
-        (
-            {CLASS: "inference", CONFIG: "all"},
-            Choice("layout", "all", entries=ALL, slice_shares=3),
-        ),
+        ({CLASS: "inference", CONFIG: "all"}, Choice("layout", "all", entries=ALL, slice_shares=3)),
     ],
 )
 def test_labels_go_before_the_class(labels: dict[str, str], expected: Choice) -> None:

@@ -95,10 +95,7 @@ def make(api: KubeApi, clock: FakeClock) -> Iterator[Make]:
     made: list[EventRecorder] = []
 
     def create(**options: Any) -> EventRecorder:
-        defaults: dict[str, Any] = {
-            "component": "mig.dra.dev/controller",
-            "clock": clock,
-        }
+        defaults: dict[str, Any] = {"component": "mig.dra.dev/controller", "clock": clock}
         made.append(EventRecorder(api, **defaults | options))
         return made[-1]
 

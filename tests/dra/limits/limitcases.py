@@ -149,9 +149,7 @@ CASES = [
     Case(
         "with both policies",
         {"a": {GPU: 1, MEM: 8000}},
-        [
-            "gpumem-8000-node-binpack-gpu-spread-0=nvidia.com-gpumem-8000-node-binpack-gpu-spread",
-        ],
+        ["gpumem-8000-node-binpack-gpu-spread-0=nvidia.com-gpumem-8000-node-binpack-gpu-spread"],
         {"a": ["gpumem-8000-node-binpack-gpu-spread-0"]},
         annotations={
             "hami.io/node-scheduler-policy": "binpack",

@@ -16,12 +16,7 @@ from dra.claims.classes import generated_classes, read_class
 from dra.claims.reader import Fault, Reader
 from dra.claims.wants import ClaimWants
 from dra.common.resources import Obj
-from dra.limits.rewriting import (
-    MIRROR,
-    is_template_name,
-    rewritten,
-    template,
-)
+from dra.limits.rewriting import MIRROR, is_template_name, rewritten, template
 from dra.pods.pods import read_pod
 from tests.controller.helpers.deciding import decide
 from tests.controller.helpers.objects import claim, cluster, pod, versioned

@@ -94,10 +94,7 @@ SAMPLES = {
         _each("gpu", "ts-gpu", "ts-gpu", "mps-gpu", "mps-gpu"),
     ),
     "gpu-test6": Sample(
-        _devices(
-            _request("gpu", GPU, f"{_A100}\n&&\n({_EVEN})"),
-            config=[_config("gpu", _TURNS)],
-        ),
+        _devices(_request("gpu", GPU, f"{_A100}\n&&\n({_EVEN})"), config=[_config("gpu", _TURNS)]),
         ("gpu-0", "gpu-2", "gpu-4", "gpu-6"),
         pods=4,
     ),

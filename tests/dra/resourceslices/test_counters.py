@@ -67,8 +67,7 @@ def test_the_counters_of_an_a100_are_called_as_in_nvidias_driver() -> None:
 
 @given(
     geometry=st.one_of(
-        st.sampled_from([A100, THIRDS, TIGHT]),
-        st.sampled_from(MIG_PRODUCTS).map(product_geometry),
+        st.sampled_from([A100, THIRDS, TIGHT]), st.sampled_from(MIG_PRODUCTS).map(product_geometry)
     ),
     choices=st.lists(st.integers(0, 10_000), max_size=14),
     foreign=st.lists(st.integers(0, 10_000), max_size=2),
@@ -212,10 +211,7 @@ def test_small_comes_before_large_and_plain_before_variants() -> None:
     [
         ("", ()),
         ("memory=512Mi", (("memory", "512Mi"),)),
-        (
-            " hugepages-2Mi=4Mi , cpu=100m,",
-            (("cpu", "100m"), ("hugepages-2Mi", "4Mi")),
-        ),
+        (" hugepages-2Mi=4Mi , cpu=100m,", (("cpu", "100m"), ("hugepages-2Mi", "4Mi"))),
     ],
 )
 def test_amounts_by_resource(text: str, read: Overhead) -> None:

@@ -67,8 +67,7 @@ def test_the_label_alone_leaves_the_worst_open(label: str | None, makes_devices:
         (
             [
                 resource_slice(
-                    "n",
-                    {"name": "m", "attributes": {"gpu.nvidia.com/type": {"string": "mig"}}},
+                    "n", {"name": "m", "attributes": {"gpu.nvidia.com/type": {"string": "mig"}}}
                 )
             ],
             "to be made on demand",

@@ -59,11 +59,7 @@ def test_every_placement_is_a_device(gpus: int, features: Features) -> None:
     assert sorted(names(made)) == sorted(wanted)
     for spec in specs(made):
         assert spec["nodeName"] == spec["pool"]["name"] == "node-a"
-        assert spec["pool"] == {
-            "name": "node-a",
-            "generation": 3,
-            "resourceSliceCount": len(made),
-        }
+        assert spec["pool"] == {"name": "node-a", "generation": 3, "resourceSliceCount": len(made)}
 
 
 def test_counter_sets_have_slices_of_their_own_from_1_35_on() -> None:

@@ -71,13 +71,7 @@ class FolderHttp(HttpClient):
         return Page([item for item in found if item is not None], "", "", 0)
 
     def stream(
-        self,
-        path: str,
-        *,
-        query: Mapping[str, str],
-        silence_seconds: float,
-        keep: Keep,
-        what: str,
+        self, path: str, *, query: Mapping[str, str], silence_seconds: float, keep: Keep, what: str
     ) -> NoReturn:
         raise UnavailableError(f"watch {path}: not here")
 

@@ -45,8 +45,7 @@ def foreign(site: Site, *, compute: bool) -> set[int]:
 
 @pytest.mark.parametrize("compute", [True, False], ids=["whole", "bare"])
 def test_an_instance_in_the_place_of_a_new_claim_is_named_and_stays(
-    plant: Plant,
-    compute: bool,  # noqa: FBT001 - a parameter of the test
+    plant: Plant, *, compute: bool
 ) -> None:
     keys = foreign(plant.site, compute=compute)
     ref = plant.site.claim("new", [DEVICE])
@@ -59,10 +58,7 @@ def test_an_instance_in_the_place_of_a_new_claim_is_named_and_stays(
 
 
 @pytest.mark.parametrize("compute", [True, False], ids=["whole", "bare"])
-def test_an_instance_that_comes_at_the_last_moment_stays(
-    plant: Plant,
-    compute: bool,  # noqa: FBT001 - a parameter of the test
-) -> None:
+def test_an_instance_that_comes_at_the_last_moment_stays(plant: Plant, *, compute: bool) -> None:
     keys: set[int] = set()
 
     def first(step: Step) -> OSError | None:
@@ -82,8 +78,7 @@ def test_an_instance_that_comes_at_the_last_moment_stays(
 
 @pytest.mark.parametrize("compute", [True, False], ids=["whole", "bare"])
 def test_an_instance_in_the_place_of_a_slice_lost_with_a_reboot_stays_and_the_place_is_kept(
-    plant: Plant,
-    compute: bool,  # noqa: FBT001 - a parameter of the test
+    plant: Plant, *, compute: bool
 ) -> None:
     ref = plant.site.claim("old", [DEVICE])
     assert not plant.prepare(ref).error
@@ -133,9 +128,7 @@ def check_stays(plant: Plant, ref: ClaimRef, keys: set[int]) -> None:
 @pytest.mark.parametrize("seen", [True, False], ids=["seen meanwhile", "unseen"])
 @pytest.mark.parametrize("compute", [True, False], ids=["whole", "bare"])
 def test_an_instance_that_took_the_place_and_the_id_of_ours_stays(
-    fresh: Plant,
-    compute: bool,  # noqa: FBT001 - a parameter of the test
-    seen: bool,  # noqa: FBT001 - a parameter of the test
+    fresh: Plant, *, compute: bool, seen: bool
 ) -> None:
     ref = fresh.site.claim("held", [DEVICE])
     assert not fresh.prepare(ref).error
@@ -150,8 +143,7 @@ def test_an_instance_that_took_the_place_and_the_id_of_ours_stays(
 
 @pytest.mark.parametrize("compute", [True, False], ids=["whole", "bare"])
 def test_an_instance_that_took_the_place_and_the_id_of_one_made_early_stays(
-    fresh: Plant,
-    compute: bool,  # noqa: FBT001 - a parameter of the test
+    fresh: Plant, *, compute: bool
 ) -> None:
     ref = fresh.site.claim("early", [DEVICE])
     fresh.make_ahead(ref, [DEVICE])
@@ -164,8 +156,7 @@ def test_an_instance_that_took_the_place_and_the_id_of_one_made_early_stays(
 
 @pytest.mark.parametrize("compute", [True, False], ids=["whole", "bare"])
 def test_an_instance_in_the_place_of_one_whose_gpu_was_lost_stays(
-    fresh: Plant,
-    compute: bool,  # noqa: FBT001 - a parameter of the test
+    fresh: Plant, *, compute: bool
 ) -> None:
     ref = fresh.site.claim("held", [DEVICE])
     assert not fresh.prepare(ref).error

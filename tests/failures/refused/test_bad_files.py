@@ -152,9 +152,7 @@ DAMAGES = (empty, directory, newer, noise, nested, wrong_types, gone)
     ("damage", "both"), [(newer, False), (directory, False), *((d, True) for d in DAMAGES)]
 )
 def test_a_journal_that_is_no_journal_is_rebuilt_from_hardware_and_claims(
-    bench: Bench,
-    damage: Callable[[Path], None],
-    both: bool,  # noqa: FBT001 - a parameter of the test
+    bench: Bench, damage: Callable[[Path], None], *, both: bool
 ) -> None:
     damage(bench.journal)
     if both:

@@ -143,9 +143,7 @@ def allocated(*results: Obj, config: list[Obj], devices: tuple[Obj, ...] = ()) -
     ],
 )
 def test_little_is_kept_of_claims_that_say_they_are_for_the_node(
-    body: Obj,
-    read: int,
-    told: bool,  # noqa: FBT001
+    body: Obj, read: int, *, told: bool
 ) -> None:
     """A claim of 320 KiB is megabytes in memory, and each node has 256 MiB."""
     watch = Watch()

@@ -133,9 +133,7 @@ HERE_AND_GONE = pytest.mark.parametrize("there", [True, False], ids=["there", "g
 @HERE_AND_GONE
 @pytest.mark.parametrize("state", sorted(HELD))
 def test_a_held_slice_is_prepared_while_it_is_there_and_else_lost(
-    bench: Bench,
-    there: bool,  # noqa: FBT001 - a parameter of the test
-    state: State,
+    bench: Bench, *, there: bool, state: State
 ) -> None:
     entry = bench.made("a", state, note="why")
     bench.specs.files = {UID: ["x"]}
@@ -159,10 +157,7 @@ def test_a_held_slice_is_prepared_while_it_is_there_and_else_lost(
 
 
 @pytest.mark.parametrize("wiped", [False, True])
-def test_what_a_reset_took_is_told_from_what_somebody_took(
-    bench: Bench,
-    wiped: bool,  # noqa: FBT001 - a parameter of the test
-) -> None:
+def test_what_a_reset_took_is_told_from_what_somebody_took(bench: Bench, *, wiped: bool) -> None:
     entry = bench.made("a", State.PREPARED)
     bench.machine.destroy_slice(0, entry.gi_id or 0)
     bench.unit.come_back([entry.key] if wiped else [])
@@ -196,10 +191,7 @@ def test_what_cannot_be_looked_at_is_neither_there_nor_lost(
 
 
 @HERE_AND_GONE
-def test_what_the_disk_does_not_take_is_compared_again_later(
-    bench: Bench,
-    there: bool,  # noqa: FBT001 - a parameter of the test
-) -> None:
+def test_what_the_disk_does_not_take_is_compared_again_later(bench: Bench, *, there: bool) -> None:
     entry = bench.made("a", State.LOST if there else State.PREPARED)
     if not there:
         bench.machine.destroy_slice(0, entry.gi_id or 0)

@@ -213,8 +213,7 @@ def test_a_socket_path_that_is_too_long_is_refused_before_anything_is_made(
 ) -> None:
     kubelet = folder / ("k" * 90)
     done = run(
-        *("--node-name", "n", "--kubeconfig", str(kubeconfig)),
-        *("--kubelet-root", str(kubelet)),
+        *("--node-name", "n", "--kubeconfig", str(kubeconfig)), *("--kubelet-root", str(kubelet))
     )
     assert done.returncode == 1
     assert "characters, at most 107 fit" in done.stderr

@@ -13,10 +13,7 @@ import pytest
 from dra.common.resources import EVENTS
 from kubeletplugin import times
 from kubeletplugin.gpus import driverlibrary
-from kubeletplugin.gpus.driverlibrary import (
-    DriverLibrary,
-    mapped_library,
-)
+from kubeletplugin.gpus.driverlibrary import DriverLibrary, mapped_library
 from kubeletplugin.host.libraries import LIBRARY_DIRECTORIES
 from kubeletplugin.host.roots import Roots
 from kubeletplugin.nvml.errors import translate

@@ -82,10 +82,7 @@ AWAY = THERE | {State.PREPARED: InstanceState.LOST}
     ids=["looked at", "it could not be looked at", "NVML failed before", "another trouble"],
 )
 def test_a_prepared_slice_counts_as_lost_only_where_somebody_has_looked(
-    known: GpuUnit,
-    failure: tuple[str, str],
-    states: dict[State, InstanceState],
-    state: State,
+    known: GpuUnit, failure: tuple[str, str], states: dict[State, InstanceState], state: State
 ) -> None:
     entry = replace(ENTRY, state=state)
     (shown,) = describe(known, [], [entry], owners={}, failure=failure).instances
@@ -128,11 +125,7 @@ AVAILABILITY = {
         ("NVMLHang", "it hangs"),
         ("NVMLHang", "it hangs"),
     ),
-    "with a trouble of its own": (
-        gpu(GONE, CONFLICT),
-        ("", ""),
-        FAILURE,
-    ),
+    "with a trouble of its own": (gpu(GONE, CONFLICT), ("", ""), FAILURE),
     "unavailable": (
         gpu(replace(CARD, mig_enabled=False), CONFLICT),
         ("", ""),
@@ -143,11 +136,7 @@ AVAILABILITY = {
         ("", ""),
         ("NoMIG", ""),
     ),
-    "without MIG mode": (
-        gpu(replace(CARD, mig_enabled=False)),
-        ("", ""),
-        ("MIGDisabled", ""),
-    ),
+    "without MIG mode": (gpu(replace(CARD, mig_enabled=False)), ("", ""), ("MIGDisabled", "")),
 }
 
 

@@ -196,10 +196,7 @@ def forbid(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("made", [True, False])
 def test_nvml_opens_although_the_driver_forbids_its_programs_to_make_nodes(
-    make_rig: Callable[..., Rig],
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    made: bool,  # noqa: FBT001 - a row of the table
+    make_rig: Callable[..., Rig], folder: Path, monkeypatch: pytest.MonkeyPatch, *, made: bool
 ) -> None:
     if made and not can_make_nodes(folder):
         pytest.skip("device nodes cannot be made here")

@@ -8,22 +8,10 @@ from pathlib import Path
 import pytest
 
 from kubeletplugin.host.driverfiles import DriverSearch
-from kubeletplugin.host.libraries import (
-    AARCH64,
-    read_library,
-    this_architecture,
-)
+from kubeletplugin.host.libraries import AARCH64, read_library, this_architecture
 from kubeletplugin.host.roots import inside
 from sim.nvml.driverfiles import empty_library
-from tests.kubeletplugin.host.layouts import (
-    PLACES,
-    VERSION,
-    find,
-    install,
-    library,
-    mounted,
-    roots,
-)
+from tests.kubeletplugin.host.layouts import PLACES, VERSION, find, install, library, mounted, roots
 
 MULTIARCH = this_architecture().multiarch
 DIRECTORIES = ("/usr/lib64", f"/usr/lib/{MULTIARCH}")

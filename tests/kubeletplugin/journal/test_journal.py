@@ -16,10 +16,7 @@ from dra.gpu.inventory import ClaimRef
 from kubeletplugin.errors import HostError
 from kubeletplugin.journal import journal as module
 from kubeletplugin.journal.entries import Entry, State
-from kubeletplugin.journal.journal import (
-    Journal,
-    previous,
-)
+from kubeletplugin.journal.journal import Journal, previous
 from tests.helpers.waiting import PATIENCE
 
 SHARE = "gpu-0-mig-1g5gb-19-4-share"
@@ -188,12 +185,7 @@ def test_who_reads_does_not_wait_for_the_disk(
         assert under_way.wait(PATIENCE)
 
         def read() -> tuple[object, ...]:
-            return (
-                journal.entries(),
-                journal.get(entry("u2")),
-                journal.rebuild,
-                journal.unadopted,
-            )
+            return (journal.entries(), journal.get(entry("u2")), journal.rebuild, journal.unadopted)
 
         reading = threads.submit(read)
         try:

@@ -187,11 +187,7 @@ def test_a_gpu_that_hangs_is_shown_with_the_call_and_serves_again_when_it_answer
 def test_an_instance_whose_creation_hung_is_found_and_removed_later(impatient: Rig) -> None:
     rig = impatient
     rig.machine.inject(
-        Fault(
-            id="hang",
-            function="nvmlDeviceCreateGpuInstanceWithPlacement",
-            action="hang",
-        )
+        Fault(id="hang", function="nvmlDeviceCreateGpuInstanceWithPlacement", action="hang")
     )
     assert "hangs since" in rig.refused(rig.claim(SLICE))
     assert [e.state.value for e in rig.journal()] == ["orphan"]

@@ -14,10 +14,7 @@ import sim.nvml
 from dra.gpu.geometry import Geometry, Placement, Profile
 from dra.gpu.inventory import GpuFacts
 from kubeletplugin.nvml import instances as changes
-from kubeletplugin.nvml.errors import (
-    PermissionDeniedError,
-    ReadBackError,
-)
+from kubeletplugin.nvml.errors import PermissionDeniedError, ReadBackError
 from kubeletplugin.nvml.gpus import Card, discover
 from kubeletplugin.nvml.instances import (
     GpuInstance,

@@ -14,12 +14,7 @@ import pytest
 
 import sim.nvml
 from dra.gpu.inventory import GpuReason
-from kubeletplugin.nvml.errors import (
-    GpuNotFoundError,
-    InstanceNotFoundError,
-    NvmlError,
-    translate,
-)
+from kubeletplugin.nvml.errors import GpuNotFoundError, InstanceNotFoundError, NvmlError, translate
 from kubeletplugin.nvml.gpus import Card, discover
 from kubeletplugin.nvml.session import Session
 from sim.nvml.faults import Fault
@@ -143,7 +138,7 @@ def test_what_passes_is_asked_again_of_that_gpu_alone(machine: Machine) -> None:
     asked = {call.function for call in machine.calls() if call.gpu == second.uuid}
     assert asked
     assert {name.partition("_v")[0] for name in asked} <= {
-        *("nvmlDeviceGetHandleByIndex", "nvmlDeviceGetUUID", "nvmlDeviceGetPciInfo"),
+        *("nvmlDeviceGetHandleByIndex", "nvmlDeviceGetUUID", "nvmlDeviceGetPciInfo")
     }
 
 

@@ -82,10 +82,7 @@ def test_entries_of_another_driver_stay(rig: Rig) -> None:
     own = {"request": "r0", "driver": DRIVER, "pool": rig.node, "device": SLICE}
     ref = rig.claim(results=[own, other])
     theirs = {"driver": "net.example.com", "pool": "p", "device": "nic"}
-    body = {
-        "metadata": {"name": ref.name, "namespace": "default"},
-        "status": {"devices": [theirs]},
-    }
+    body = {"metadata": {"name": ref.name, "namespace": "default"}, "status": {"devices": [theirs]}}
     rig.api.apply(RESOURCE_CLAIMS, body, field_manager="other", subresource="status")
     rig.prepared(ref)
     assert {d["driver"] for d in rig.claim_status(ref)} == {DRIVER, "net.example.com"}

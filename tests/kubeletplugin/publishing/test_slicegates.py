@@ -77,11 +77,7 @@ def test_taints_that_are_dropped_later_leave_the_gpu_out(
     scheduled: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig = scheduled
-    spoil(
-        rig,
-        monkeypatch,
-        lambda spec: [d.pop("taints", None) for d in spec.get("devices", [])],
-    )
+    spoil(rig, monkeypatch, lambda spec: [d.pop("taints", None) for d in spec.get("devices", [])])
     function = "nvmlDeviceGetGpuInstances"
     fault = Fault(id="x", function=function, gpu=0, action="return", code=999, times=0)
     rig.machine.inject(fault)

@@ -155,9 +155,7 @@ def test_slices_and_room_show_by_gpu_profile_and_state(make_rig: Callable[..., R
     assert found.labels("mig_dra_gpu_unavailable") == []
 
 
-def test_a_gpu_without_mig_mode_has_a_reason(
-    make_rig: Callable[..., Rig],
-) -> None:
+def test_a_gpu_without_mig_mode_has_a_reason(make_rig: Callable[..., Rig]) -> None:
     rig = make_rig(GpuSpec(A100, mig=False))
     rig.start()
     found = scrape(rig)

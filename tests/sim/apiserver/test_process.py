@@ -9,13 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.sim.apiserver.running import running_server
-from tests.sim.conformance.helpers.builders import (
-    DRA,
-    claim,
-    counters,
-    device,
-    resource_slice,
-)
+from tests.sim.conformance.helpers.builders import DRA, claim, counters, device, resource_slice
 from tests.sim.conformance.helpers.client import Api
 
 if TYPE_CHECKING:

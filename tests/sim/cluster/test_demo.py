@@ -54,8 +54,7 @@ def test_the_demo_shows_the_whole_way_of_a_slice_and_leaves_nothing(
 
 
 @pytest.mark.parametrize(
-    ("moment", "number"),
-    [("simulated", signal.SIGINT), ("Starting an API server", signal.SIGTERM)],
+    ("moment", "number"), [("simulated", signal.SIGINT), ("Starting an API server", signal.SIGTERM)]
 )
 def test_an_interrupted_demo_leaves_no_process_and_no_file(
     process: subprocess.Popen[str], short_temporary: Path, number: signal.Signals, moment: str

@@ -109,9 +109,7 @@ def test_fixtures_are_consistent_and_say_what_they_assume(product: str) -> None:
     assert loaded.whole.size == loaded.memory_slices
 
 
-def test_with_mig_mode_off_profiles_and_placements_answer_and_none_is_made(
-    start: Start,
-) -> None:
+def test_with_mig_mode_off_profiles_and_placements_answer_and_none_is_made(start: Start) -> None:
     """All but the last as on an H100 (580.159)."""
     start(GpuSpec("A100-SXM4-40GB", mig=False))
     assert pynvml.nvmlDeviceGetGpuInstanceProfileInfo(device(), 0, 1).id == 19

@@ -141,9 +141,7 @@ def test_the_allocation_names_the_subrequest_and_carries_what_belongs_to_it() ->
     bench = Bench("node-a")
     toleration = {"key": "example.com/hot", "operator": "Exists"}
     asked = first_available(
-        "r",
-        ("big", "mig-9g.90gb", {}),
-        ("small", "mig-1g.5gb", {"tolerations": [toleration]}),
+        "r", ("big", "mig-9g.90gb", {}), ("small", "mig-1g.5gb", {"tolerations": [toleration]})
     )
     expression = f"device.driver == '{DRIVER}' && false"
     none = versioned(device_class("mig-9g.90gb", expression, config=[opaque("spread")]))

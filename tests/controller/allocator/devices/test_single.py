@@ -35,10 +35,7 @@ OLDER = Geometry(A100.profiles[:-1])
 
 MIG = "device.driver == 'mig.dra.dev'"
 PRODUCT = "device.attributes['mig.dra.dev'].productName"
-OWN_CLASSES = {
-    "anything": MIG,
-    "pcie": f"{MIG} && {PRODUCT} == 'NVIDIA A100-PCIE-40GB'",
-}
+OWN_CLASSES = {"anything": MIG, "pcie": f"{MIG} && {PRODUCT} == 'NVIDIA A100-PCIE-40GB'"}
 CLASSES = ("mig-1g.5gb", "mig-2g.10gb", "mig-7g.40gb", "mig.dra.dev", *OWN_CLASSES)
 
 

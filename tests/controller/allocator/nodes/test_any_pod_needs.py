@@ -158,11 +158,7 @@ def _shuns(other: Obj, body: Obj, nodes: dict[str, dict[str, str]], name: str) -
 
 
 def _even(
-    body: Obj,
-    constraint: Obj,
-    others: list[Obj],
-    nodes: dict[str, dict[str, str]],
-    name: str,
+    body: Obj, constraint: Obj, others: list[Obj], nodes: dict[str, dict[str, str]], name: str
 ) -> bool:
     key = constraint["topologyKey"]
     if key not in nodes[name]:

@@ -167,10 +167,7 @@ def test_node_selector_and_required_affinity_must_both_match() -> None:
     ],
 )
 def test_every_operator_of_a_node_selector(
-    operator: str,
-    key: str,
-    values: list[str],
-    matches: bool,  # noqa: FBT001
+    operator: str, key: str, values: list[str], *, matches: bool
 ) -> None:
     term = {"matchExpressions": [{"key": key, "operator": operator, "values": values}]}
     assert matches_terms([term], {"zone": "one", "size": "7"}, "node-a") is matches

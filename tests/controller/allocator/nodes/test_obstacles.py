@@ -8,15 +8,7 @@ from dra.claims.reasons import Reason
 from dra.common.resources import Obj
 from dra.gpu.inventory import AllocatorKind
 from tests.controller.helpers.deciding import decide, why
-from tests.controller.helpers.objects import (
-    claim,
-    cluster,
-    gpu,
-    instance,
-    mignode,
-    node,
-    request,
-)
+from tests.controller.helpers.objects import claim, cluster, gpu, instance, mignode, node, request
 
 
 def test_a_pod_that_is_bound_gets_its_slices_on_its_node_or_not_at_all() -> None:

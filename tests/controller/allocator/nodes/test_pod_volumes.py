@@ -136,10 +136,7 @@ def test_a_volume_is_made_where_its_class_allows() -> None:
         ({"claimRef": {"namespace": "default", "name": "data"}, "phase": "Released"}, True),
     ],
 )
-def test_a_volume_that_is_there_is_taken_where_it_suits(
-    has: Obj,
-    fits: bool,  # noqa: FBT001
-) -> None:
+def test_a_volume_that_is_there_is_taken_where_it_suits(has: Obj, *, fits: bool) -> None:
     known = world(
         storage_class("local", makes=False),
         volume_claim("data", class_name="local"),
@@ -246,11 +243,7 @@ def test_a_claim_that_cannot_be_used_is_waited_for(objects: list[Obj], says: str
     condition = made.condition("p")
     assert condition["reason"] == "WaitingForVolumeClaim"
     assert says in condition["message"]
-    add(
-        made.cluster,
-        volume("v", phase="Bound", zone="y"),
-        volume_claim("data", volume="v"),
-    )
+    add(made.cluster, volume("v", phase="Bound", zone="y"), volume_claim("data", volume="v"))
     made.run()
     assert made.node_of("p") == "b"
 

@@ -45,8 +45,7 @@ def test_it_goes_where_lower_priorities_fill_the_cpu() -> None:
 
 
 @pytest.mark.parametrize(
-    "spec",
-    [{"priority": 10}, {"priority": 0}, {"preemptionPolicy": "Never"}, {"cpu": "5"}],
+    "spec", [{"priority": 10}, {"priority": 0}, {"preemptionPolicy": "Never"}, {"cpu": "5"}]
 )
 def test_it_does_not_where_it_may_not_end_others_or_that_is_not_enough(spec: Obj) -> None:
     made = site("a")
@@ -94,9 +93,7 @@ def test_a_pod_that_is_not_bound_yet_is_not_ended() -> None:
 
 
 def test_a_host_port_of_a_lower_priority_can_be_had() -> None:
-    ports = [
-        {"name": "m", "image": "none", "ports": [{"containerPort": 80, "hostPort": 80}]},
-    ]
+    ports = [{"name": "m", "image": "none", "ports": [{"containerPort": 80, "hostPort": 80}]}]
     made = site("a", "b")
     other(made, "x", "a", cpu="0", priority=100, containers=ports)
     other(made, "y", "b", cpu="0", containers=ports)

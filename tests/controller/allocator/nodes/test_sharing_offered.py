@@ -32,11 +32,7 @@ SHARE = "gpu-share.dra.dev"
 
 
 def strategy(name: str, *requests: str, kind: str = "MigDeviceConfig") -> Obj:
-    parameters = {
-        "apiVersion": f"{DRIVER}/v1alpha1",
-        "kind": kind,
-        "sharing": {"strategy": name},
-    }
+    parameters = {"apiVersion": f"{DRIVER}/v1alpha1", "kind": kind, "sharing": {"strategy": name}}
     named = {"requests": list(requests)} if requests else {}
     return {**named, "opaque": {"driver": DRIVER, "parameters": parameters}}
 

@@ -7,14 +7,7 @@ from typing import Any
 from dra.common.resources import Obj
 from dra.gpu.shares import ShareOffer
 from tests.controller.helpers.bench import Bench
-from tests.controller.helpers.objects import (
-    allocated,
-    claim,
-    gpu,
-    mignode,
-    request,
-    versioned,
-)
+from tests.controller.helpers.objects import allocated, claim, gpu, mignode, request, versioned
 
 SHARE = "mig-share.dra.dev"
 PART = "gpu-0-mig-1g5gb-19-0-share"

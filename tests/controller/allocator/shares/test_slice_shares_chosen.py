@@ -33,8 +33,7 @@ from tests.controller.helpers.objects import (
 
 
 @pytest.mark.parametrize(
-    ("policy", "expected"),
-    [("sws", PART), ("best-fit", PART), ("spread", "gpu-1")],
+    ("policy", "expected"), [("sws", PART), ("best-fit", PART), ("spread", "gpu-1")]
 )
 def test_shares_are_packed_or_spread(policy: str, expected: str) -> None:
     known = with_gpus(shared(0), shared(1))

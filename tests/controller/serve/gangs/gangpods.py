@@ -16,12 +16,7 @@ NODES = ("node-a", "node-b", "node-c")
 
 
 def create(
-    bench: Bench,
-    gang: str,
-    *numbers: int,
-    size: str = "4",
-    profile: str = "3g.20gb",
-    **spec: Any,
+    bench: Bench, gang: str, *numbers: int, size: str = "4", profile: str = "3g.20gb", **spec: Any
 ) -> None:
     for number in numbers:
         name = f"{gang}-{number}"

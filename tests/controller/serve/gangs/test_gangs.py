@@ -271,11 +271,7 @@ def test_on_one_node_it_counts_who_has_to_end_for_all_of_them() -> None:
 
 @pytest.mark.parametrize(
     ("numbers", "spec"),
-    [
-        ([0, 1, 2], {}),
-        ([0, 1], {"priority": 3}),
-        ([0, 1], {"preemptionPolicy": "Never"}),
-    ],
+    [([0, 1, 2], {}), ([0, 1], {"priority": 3}), ([0, 1], {"preemptionPolicy": "Never"})],
     ids=["too many", "of equals", "never"],
 )
 def test_none_has_any_where_that_is_not_enough_for_all(numbers: list[int], spec: Obj) -> None:

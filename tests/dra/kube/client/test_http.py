@@ -8,11 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dra.common.resources import (
-    EVENTS,
-    NODES,
-    PODS,
-)
+from dra.common.resources import EVENTS, NODES, PODS
 from dra.kube.client import KubeApi
 from dra.kube.connection import Connection
 from dra.kube.errors import (

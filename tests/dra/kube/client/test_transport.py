@@ -8,27 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from dra.common.resources import (
-    LEASES,
-    MIG_NODES,
-    NODES,
-    PODS,
-    RESOURCE_CLAIMS,
-    Obj,
-    Resource,
-)
+from dra.common.resources import LEASES, MIG_NODES, NODES, PODS, RESOURCE_CLAIMS, Obj, Resource
 from dra.kube.client import KubeApi
 from dra.kube.errors import GoneError, TooLargeError
 from dra.kube.http import LARGEST_BYTES, PAGE_BYTES, SMALL_BYTES, Keep, whole
-from tests.dra.kube.stub import (
-    Answer,
-    Stub,
-    eventually,
-    listing,
-    refuse,
-    reply,
-    thing,
-)
+from tests.dra.kube.stub import Answer, Stub, eventually, listing, refuse, reply, thing
 
 CLAIM = {"metadata": {"name": "c", "namespace": "ns", "resourceVersion": "7"}, "future": {"x": 1}}
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/ns/resourceclaims"
@@ -90,13 +74,7 @@ def test_a_resource_knows_its_path(
         ),
         (
             lambda api: api.patch(NODES, "n", {"a": 1}, content="strategic"),
-            (
-                "PATCH",
-                "/api/v1/nodes/n",
-                {},
-                "application/strategic-merge-patch+json",
-                {"a": 1},
-            ),
+            ("PATCH", "/api/v1/nodes/n", {}, "application/strategic-merge-patch+json", {"a": 1}),
         ),
         (
             lambda api: api.apply(

@@ -9,14 +9,7 @@ from dra.kube import client as transport
 from dra.kube.client import KubeApi
 from dra.kube.errors import UnavailableError
 from dra.kube.http import LARGEST_BYTES, SMALL_BYTES, WatchEvent, WatchStream
-from tests.dra.kube.stub import (
-    Handler,
-    Stub,
-    events,
-    eventually,
-    hang,
-    thing,
-)
+from tests.dra.kube.stub import Handler, Stub, events, eventually, hang, thing
 from tests.helpers.waiting import PATIENCE, wait_for
 
 

@@ -67,10 +67,7 @@ def test_an_unverified_server_is_said_once_and_not_at_each_request(
     cluster = {"insecure-skip-tls-verify": True} if insecure else certificates.cluster()
     config = tls_stub.kubeconfig(tmp_path / "k", user=certificates.user(), cluster=cluster)
     done = subprocess.run(
-        [sys.executable, "-c", _UNVERIFIED, config],
-        capture_output=True,
-        text=True,
-        check=True,
+        [sys.executable, "-c", _UNVERIFIED, config], capture_output=True, text=True, check=True
     )
     assert done.stdout == "n n n n n\n"
     lines = [each for each in done.stderr.splitlines() if "erif" in each or "Insecure" in each]
@@ -98,10 +95,7 @@ def test_closing_a_watch_over_tls_wakes_its_reader(
 
 @pytest.fixture
 def pod(
-    tls_stub: Stub,
-    certificates: Certificates,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    tls_stub: Stub, certificates: Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Path:
     """The directory of a service account, in a pod of the stub's cluster."""
     # The stub wants client certificates; a service account has none.

@@ -33,8 +33,7 @@ def in_a_pod(target: tuple[str, int], folder: Path) -> Iterator[PodPlace]:
         threading.Thread(target=_serve, args=(listener, context, target), daemon=True).start()
         port = str(listener.getsockname()[1])
         yield PodPlace(
-            folder,
-            {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": port},
+            folder, {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": port}
         )
 
 

@@ -123,11 +123,7 @@ def test_an_event_about_nothing_is_dropped_not_raised(make: Make, regarding: Any
 
 @pytest.mark.parametrize(
     ("message", "expected"),
-    [
-        ("x" * 1024, "x" * 1024),
-        ("x" * 1025, "x" * 1021 + "…"),
-        ("ä" * 600, "ä" * 510 + "…"),
-    ],
+    [("x" * 1024, "x" * 1024), ("x" * 1025, "x" * 1021 + "…"), ("ä" * 600, "ä" * 510 + "…")],
 )
 def test_a_message_is_cut_to_1024_bytes_between_letters(
     stub: Stub, make: Make, message: str, expected: str

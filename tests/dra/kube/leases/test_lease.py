@@ -40,12 +40,7 @@ class Replica:
     """An elector in a thread of its own, whose callback works until it is told to stop."""
 
     def __init__(
-        self,
-        server: LeaseServer,
-        identity: str,
-        *,
-        clock: SkippingClock,
-        stubborn: bool = False,
+        self, server: LeaseServer, identity: str, *, clock: SkippingClock, stubborn: bool = False
     ) -> None:
         self.elector = LeaderElector(
             LeaseLock(

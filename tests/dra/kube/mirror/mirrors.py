@@ -4,9 +4,7 @@ from collections.abc import Callable
 
 from dra.common.resources import Obj
 from dra.kube.reflector import Change, Reflector
-from tests.dra.kube.stub import (
-    Stub,
-)
+from tests.dra.kube.stub import Stub
 
 Start = Callable[..., Reflector]
 

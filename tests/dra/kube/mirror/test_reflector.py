@@ -59,10 +59,7 @@ def test_it_lists_then_follows_and_remembers_where_it_was(
 
 
 def test_synced_means_that_the_whole_first_list_was_reported(stub: Stub, start: Start) -> None:
-    stub.calls += [
-        listing(thing("a"), version=10, token="more"),
-        listing(thing("b"), version=10),
-    ]
+    stub.calls += [listing(thing("a"), version=10, token="more"), listing(thing("b"), version=10)]
     may_go_on = threading.Event()
     names: list[str] = []
 
@@ -156,7 +153,7 @@ def test_stored_and_reported_objects_are_never_changed_afterwards(
 ) -> None:
     stub.calls += [listing(thing("a"), version=10), listing(thing("a", version=30), version=30)]
     stub.watches += [
-        events(("MODIFIED", thing("a", version=11)), ("ERROR", status_object(410, "Expired"))),
+        events(("MODIFIED", thing("a", version=11)), ("ERROR", status_object(410, "Expired")))
     ]
     copies: list[Obj | None] = []
 

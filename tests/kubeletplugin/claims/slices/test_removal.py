@@ -10,10 +10,7 @@ from kubeletplugin.errors import HostError
 from kubeletplugin.gpus.identity import FoundInstance
 from kubeletplugin.journal.entries import ARRIVING, Entry, State
 from kubeletplugin.nvml.errors import InUseError
-from tests.kubeletplugin.helpers.gpubench import (
-    DESTROY_GI,
-    GpuBench,
-)
+from tests.kubeletplugin.helpers.gpubench import DESTROY_GI, GpuBench
 
 GET_GI = "nvmlDeviceGetGpuInstanceById"
 

@@ -31,8 +31,7 @@ def nothing(left: Remainder) -> bool:
 
 @pytest.mark.parametrize("there", [True, False], ids=["there", "away"])
 def test_a_record_that_went_meanwhile_is_neither_removed_again_nor_kept(
-    bench: NodeBench,
-    there: bool,  # noqa: FBT001 - a parameter of the test
+    bench: NodeBench, *, there: bool
 ) -> None:
     entry = bench.made("a", State.PREPARED)
 
@@ -130,10 +129,7 @@ UID = "uid-a"
 
 
 @pytest.mark.parametrize("wiped", [True, False])
-def test_what_was_held_before_it_was_made_again_is_lost(
-    bench: NodeBench,
-    wiped: bool,  # noqa: FBT001 - a parameter of the test
-) -> None:
+def test_what_was_held_before_it_was_made_again_is_lost(bench: NodeBench, *, wiped: bool) -> None:
     bench.made("a", State.CI_CREATED, remade=True, wiped=wiped)
     bench.made("a", State.CI_CREATED, ELSEWHERE)
     bench.specs.files = {UID: ["x"]}

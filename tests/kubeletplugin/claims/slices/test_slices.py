@@ -83,8 +83,7 @@ def test_in_use_at_the_first_instance_of_a_gpu_has_its_own_words(
 
 @HELD
 def test_a_profile_that_the_driver_does_not_make_is_offered_no_more(
-    bench: Bench,
-    held: bool,  # noqa: FBT001 - a parameter of the test
+    bench: Bench, *, held: bool
 ) -> None:
     before = put_back(bench, held=held)
     bench.keep(CREATE_GI, NOT_SUPPORTED)
@@ -109,10 +108,7 @@ def test_a_profile_that_the_driver_does_not_make_is_offered_no_more(
     [(CREATE_GI, NOT_SUPPORTED), (CREATE_CI, NOT_SUPPORTED), (CREATE_CI, FUNCTION_NOT_FOUND)],
 )
 def test_where_mig_mode_goes_off_meanwhile_nothing_is_said_of_the_profile(
-    bench: Bench,
-    held: bool,  # noqa: FBT001 - a parameter of the test
-    function: str,
-    code: int,
+    bench: Bench, *, held: bool, function: str, code: int
 ) -> None:
     before = put_back(bench, held=held)
     bench.keep(function, code)
@@ -130,9 +126,7 @@ def test_where_mig_mode_goes_off_meanwhile_nothing_is_said_of_the_profile(
 @HELD
 @pytest.mark.parametrize("state", [None, State.PREPARED, State.LEFTOVER])
 def test_an_engine_that_is_taken_is_told_with_all_who_hold_something(
-    bench: Bench,
-    held: bool,  # noqa: FBT001 - a parameter of the test
-    state: State | None,
+    bench: Bench, *, held: bool, state: State | None
 ) -> None:
     if state is not None:
         bench.made("old", state, ELSEWHERE)

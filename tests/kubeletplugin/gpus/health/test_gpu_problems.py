@@ -16,12 +16,7 @@ from dra.gpu.geometry import Placement
 from dra.gpu.inventory import ClaimRef, Gpu, GpuReason, Instance, InstanceState
 from dra.kube.timing import SystemClock
 from kubeletplugin import times
-from kubeletplugin.gpus.health import (
-    DeviceHealth,
-    GpuProblem,
-    GpuProblems,
-    device_health,
-)
+from kubeletplugin.gpus.health import DeviceHealth, GpuProblem, GpuProblems, device_health
 from kubeletplugin.gpus.monitor import XidWatch
 from kubeletplugin.journal.entries import State
 from kubeletplugin.nvml.session import Session

@@ -110,11 +110,7 @@ def test_an_xid_of_a_slice_concerns_its_claim_and_nobody_else(rig: Rig) -> None:
         rig.machine.raise_event(0, 74, gpu_instance=gi_of(rig, sick), compute_instance=0)
         words = until(
             read,
-            {
-                FIRST: health_v1.UNHEALTHY,
-                SECOND: health_v1.HEALTHY,
-                OTHER_GPU: health_v1.HEALTHY,
-            },
+            {FIRST: health_v1.UNHEALTHY, SECOND: health_v1.HEALTHY, OTHER_GPU: health_v1.HEALTHY},
         )
     assert "XID 74 in GPU instance" in words[FIRST]
     wait_for("the condition", lambda: ready(rig, sick) == ("False", "XidError"))
@@ -216,9 +212,7 @@ def test_a_lost_gpu_is_heard_of_and_usable_when_it_is_back(
 
 
 def test_a_wait_for_events_that_hangs_stops_nothing(
-    make_rig: Callable[..., Rig],
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     rig = make_rig()
     give_up_hanging_calls(monkeypatch, rig.machine)

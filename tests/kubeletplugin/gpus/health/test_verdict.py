@@ -35,8 +35,7 @@ def no_look_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("action", "word", "ill"),
-    [(1, "GpuRecoveryRequired", True), (4, "GpuRecoveryAdvised", False)],
+    ("action", "word", "ill"), [(1, "GpuRecoveryRequired", True), (4, "GpuRecoveryAdvised", False)]
 )
 def test_a_verdict_takes_a_gpu_out_until_it_is_over(
     rig: Rig, action: int, word: str, *, ill: bool

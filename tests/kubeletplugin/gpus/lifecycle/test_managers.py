@@ -59,9 +59,7 @@ def test_managers_are_recognised_by_labels_and_allocatable(
     ],
 )
 def test_a_mig_manager_that_failed_is_not_waited_for(
-    state: str,
-    passing: bool,  # noqa: FBT001 - a row of the table
-    named: str,
+    state: str, *, passing: bool, named: str
 ) -> None:
     found = conflict(node({**CHANGING, "nvidia.com/mig.config.state": state}))
     assert found is not None
@@ -75,8 +73,7 @@ OFF = {"nvidia.com/gpu.deploy.mig-manager": "false"}
 @pytest.mark.parametrize("state", [None, "pending", "rebooting", "failed", "success"])
 @pytest.mark.parametrize("runs", [True, False])
 def test_labels_of_a_mig_manager_that_is_switched_off_mean_nothing_once_it_has_ended(
-    state: str | None,
-    runs: bool,  # noqa: FBT001 - a row of the table
+    state: str | None, *, runs: bool
 ) -> None:
     labels = {**OFF, "nvidia.com/mig.config": "all-disabled"}
     if state is not None:

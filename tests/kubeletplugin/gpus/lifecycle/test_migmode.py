@@ -138,9 +138,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("variants", "restarted"), [(HELD[0], True), (HELD[1], False)])
 @pytest.mark.usefixtures("frequent_looks", "impatient")
 def test_mig_mode_is_tried_again_until_no_monitor_has_the_gpu_open(
-    make_rig: Callable[..., Rig],
-    monkeypatch: pytest.MonkeyPatch,
-    restarted: bool,  # noqa: FBT001 - a row of the table
+    make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch, *, restarted: bool
 ) -> None:
     with_options(monkeypatch, enable_mig=True)
     rig = make_rig(GpuSpec(H100))

@@ -261,9 +261,7 @@ def test_under_nvidias_own_name_the_plugins_slices_are_no_conflict(rig: Rig) -> 
 
 @pytest.mark.parametrize("ignore", [False, True])
 def test_under_its_own_name_nvidias_driver_ends_the_plugin(
-    rig: Rig,
-    publish: Callable[..., None],
-    ignore: bool,  # noqa: FBT001 - a row of the table
+    rig: Rig, publish: Callable[..., None], *, ignore: bool
 ) -> None:
     seen = Seen(rig, NVIDIA_DRIVER, ignore=ignore)
     publish(rig, *dynamic())

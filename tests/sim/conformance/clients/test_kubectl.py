@@ -62,10 +62,7 @@ def following(command: list[str]) -> Iterator[Callable[..., Iterator[str]]]:
     def run(*arguments: str) -> Iterator[str]:
         started.append(
             subprocess.Popen(
-                [*command, *arguments],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
+                [*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
             )
         )
         output = started[-1].stdout

@@ -118,10 +118,7 @@ SCHEMA: Obj = {
                     "items": {
                         "type": "object",
                         "required": ["uuid"],
-                        "properties": {
-                            "uuid": {"type": "string"},
-                            "state": {"type": "string"},
-                        },
+                        "properties": {"uuid": {"type": "string"}, "state": {"type": "string"}},
                     },
                 },
             },
@@ -204,11 +201,7 @@ def test_fields_outside_the_schema_are_dropped(api: Api, kind: Kind, trees: str)
     body["more"] = True
     created = api.post(trees, body).ok()
     assert "more" not in created
-    assert created["spec"] == {
-        "pool": "p",
-        "free": {"any": {"thing": 1}},
-        "labels": {"a": "b"},
-    }
+    assert created["spec"] == {"pool": "p", "free": {"any": {"thing": 1}}, "labels": {"a": "b"}}
     strict = api.post(trees, kind.tree("b", surprise=1), fieldValidation="Strict")
     assert 'unknown field "spec.surprise"' in strict.refused(400, "BadRequest")
 
