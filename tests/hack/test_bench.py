@@ -15,7 +15,7 @@ from dra.allocator.moves import MoveTable
 from dra.allocator.score import POLICIES
 from dra.gpu.geometry import Occupant, Placement
 from dra.gpu.inventory import AllocatorKind
-from hack.bench import allocate, cluster, objects, openb, placement
+from hack.bench import allocate, cluster, objects, placement
 from hack.bench.bound import bounds, facets, most_slices
 from hack.bench.fleet import Cheapest, Fleet, judge
 from hack.bench.objects import MIXES, geometry
@@ -130,29 +130,6 @@ def test_fragmentation_counts_blocked_placements_of_profiles_that_the_room_would
     assert of((14, 0, 2)) == 2 * 1 + 2 * 1 + 2 + 2 + 4 + 4
     # Four slices are free, at 4: nothing of eight counts, and 3g at 0 does.
     assert of((9, 0, 4)) == 4 * 1 + 4 * 1 + 2 * 2 + 2 * 2 + 4 + 4
-
-
-def test_parts_of_gpus_are_rounded_up_to_profiles(tmp_path: Path) -> None:
-    (tmp_path / "trace.csv").write_text(TRACE)
-    jobs = openb.read(tmp_path / "trace.csv", TABLE.geometry)
-    assert [(j.profile, j.count, j.lasts) for j in jobs] == [
-        ("4g.40gb", 1, 50.0),
-        ("7g.80gb", 2, 50.0),
-        ("1g.10gb", 1, 40.0),
-    ]
-    assert openb.peak(jobs, TABLE.geometry) == 0.5 + 2 + 0.125
-
-
-def test_who_finds_no_room_waits_for_it_or_is_lost() -> None:
-    asks = [Ask(1.0, "7g.80gb", 8.0), Ask(2.0, "4g.40gb", None), Ask(3.0, "1g.10gb", 1.0)]
-    asks.append(Ask(20.0, "7g.80gb", None))
-    for queues, placed, waits in (
-        (True, 3, {"7g.80gb": [0.0, 0.0], "4g.40gb": [7.0], "1g.10gb": [6.0]}),
-        (False, 2, {"7g.80gb": [0.0, 0.0]}),
-    ):
-        fleet = Fleet([[TABLE.geometry]])
-        played = play(asks, fleet, PEERS["sws"](fleet), queues=queues)
-        assert (played.asked, played.placed, dict(played.waits)) == (4, placed, waits)
 
 
 def test_decisions_are_timed_per_size_of_the_cluster() -> None:

@@ -123,24 +123,6 @@ def test_a_bundle_replaces_no_file_and_leaves_no_half_one(
     assert [p.name for p in tmp_path.iterdir()] == ["b.tar.gz"]
 
 
-def test_an_archive_that_fails_half_way_is_not_left(mig: Mig, world: World, tmp_path: Path) -> None:
-    unreachable = tmp_path / "config"
-    unreachable.write_text(
-        yaml.safe_dump(
-            {
-                "clusters": [{"name": "a", "cluster": {"server": "http://127.0.0.1:9"}}],
-                "contexts": [{"name": "a", "context": {"cluster": "a", "user": "a"}}],
-                "users": [{"name": "a", "user": {}}],
-                "current-context": "a",
-            }
-        )
-    )
-    path = tmp_path / "b.tar.gz"
-    ran = mig("bundle", "--file", str(path), "--kubeconfig", str(unreachable))
-    assert ran.code == 3
-    assert [p.name for p in tmp_path.iterdir()] == ["config"]
-
-
 @pytest.mark.parametrize(
     ("line", "kept"),
     [

@@ -387,22 +387,6 @@ def test_a_pod_that_may_not_be_where_its_claim_is_is_told_so(classes: World, mig
     assert "claim default/c is allocated on node-a alone" in found["message"]
 
 
-def test_the_answer_comes_first_and_many_nodes_are_counted(classes: World, mig: Mig) -> None:
-    for number in range(20):
-        name, taken = f"node-{number}", "DriverNotReady" if number == 7 else "GpuLost"
-        gpus = [gpu(n, name, unavailable=f"{n} on {name}", reason=taken) for n in range(4)]
-        classes.add_node(name, *gpus)
-    classes.add_claim("wanted", request("r", "mig-1g.5gb"))
-    classes.add_pod(WAITS, "wanted")
-    classes.lead()
-    short = mig("explain", WAITS).out.splitlines()
-    assert len(short) < 20
-    assert short[1].startswith("  GpuLost: ")
-    (line,) = [each for each in short if "GPUs: " in each and "19 nodes" in each]
-    assert line.endswith("GPUs: 76 GpuLost")
-    assert len(mig("explain", WAITS, "-o", "wide").out.splitlines()) > 80
-
-
 def test_a_selector_that_misses_a_profile_by_little_is_told_before_and_after(
     classes: World, mig: Mig
 ) -> None:

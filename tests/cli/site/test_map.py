@@ -250,14 +250,6 @@ def test_of_many_nodes_there_is_a_summary_and_a_line_for_each(world: World, mig:
     assert mig("map", "-o", "wide").out.count("gpu-0 │") == 9
 
 
-def test_nodes_are_listed_in_the_order_in_which_people_count(world: World, mig: Mig) -> None:
-    for name in ("node-10", "node-2", "node-1"):
-        world.add_node(name, gpu(0, name))
-    shown = [each["name"] for each in mig("map", "-o", "json").json["nodes"]]
-    assert shown == ["node-1", "node-2", "node-10"]
-    assert "3 on node-1, node-2, node-10" in mig("profiles").out
-
-
 def test_a_reason_is_said_once_with_the_first_that_have_it(world: World, mig: Mig) -> None:
     for name in ("node-a", "node-b"):
         world.add_node(name, *(gpu(n, name) for n in range(7)))

@@ -12,7 +12,7 @@ from dra.common.resources import Obj
 from dra.gpu.mignode import to_mignode
 from hack.cluster.api import Api
 from hack.cluster.binaries import Binaries
-from hack.cluster.controlplane import MIG_CONTROLLER, SCHEDULER, USUAL, ControlPlane, Setup
+from hack.cluster.controlplane import MIG_CONTROLLER, USUAL, ControlPlane, Setup
 from sim.processes import wait_for
 from tests.cluster.harness.audit import audit
 from tests.cluster.harness.ground import served_plane
@@ -66,14 +66,6 @@ class Site:
         made = self.writes()
         print(f"{made} allocations for {len(self.pods)} pods")  # noqa: T201 - the figure
         assert made <= 1.2 * len(self.pods)
-
-    def check_own_writes(self) -> None:
-        """One allocation a pod, and one for each that kube-scheduler took back."""
-        made = self.writes()
-        others = audit(self.control_plane).writes(since=self.mark, user=SCHEDULER.name)
-        taken = sum(w.takes_back and w.status == 200 for w in others)
-        print(f"{made} allocations for {len(self.pods)} pods, {taken} taken back")  # noqa: T201
-        assert made <= len(self.pods) + taken
 
 
 Ground = tuple[ControlPlane, Replicas]

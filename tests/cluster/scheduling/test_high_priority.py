@@ -8,12 +8,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from dra.common.resources import Obj
-from dra.gangs.membership import COUNT_LABEL, NAME_LABEL
 from hack.cluster.binaries import Binaries
 from hack.cluster.controlplane import Setup
 from tests.cluster.harness.pods import pod
@@ -68,12 +66,6 @@ def site(running: Ground) -> Iterator[Site]:
         yield made
 
 
-@pytest.fixture
-def knowing_site(knowing: Ground) -> Iterator[Site]:
-    with _filled(knowing) as made:
-        yield made
-
-
 @either
 def test_a_pod_of_high_priority_gets_a_slice_where_others_fill_the_cpu(
     site: Site, gates: list[Obj]
@@ -86,35 +78,3 @@ def test_a_pod_of_high_priority_gets_a_slice_where_others_fill_the_cpu(
     site.start(2, "urgent", cpu="2", priorityClassName=URGENT, schedulingGates=gates)
     assert len(site.nodes(timeout=30)) == 2
     site.check_writes()
-
-
-@either
-def test_a_gang_of_high_priority_gets_slices_where_others_fill_the_cpu(
-    site: Site, gates: list[Obj]
-) -> None:
-    labels = {NAME_LABEL: "urgent", COUNT_LABEL: "3"}
-    spec: dict[str, Any] = {"priorityClassName": URGENT, "schedulingGates": gates}
-    site.start(3, "urgent", labels=labels, cpu="3", **spec)
-    assert len({*site.nodes(timeout=60)}) == 3
-    site.check_writes()
-
-
-@either
-def test_so_does_one_that_kube_scheduler_knows(knowing_site: Site, gates: list[Obj]) -> None:
-    """It may take back allocations: while a pod is not in the queue, what was freed for it is free.
-
-    Another pod could go there then but for its claim, and so that loses its allocation
-    (``PostFilter`` of the dynamicresources plugin, which comes before that of DefaultPreemption).
-    """
-    group: Obj = {
-        "apiVersion": APIS[0],
-        "kind": "PodGroup",
-        "metadata": {"name": "urgent"},
-        "spec": {"schedulingPolicy": {"gang": {"minCount": 3}}},
-    }
-    knowing_site.workload.create(group)
-    spec: dict[str, Any] = {"priorityClassName": URGENT, "schedulingGates": gates}
-    spec["schedulingGroup"] = {"podGroupName": "urgent"}
-    knowing_site.start(3, "urgent", cpu="3", **spec)
-    assert len({*knowing_site.nodes(timeout=90)}) == 3
-    knowing_site.check_own_writes()

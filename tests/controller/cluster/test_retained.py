@@ -20,7 +20,7 @@ from dra.allocator.problem import examine
 from dra.claims.classes import generated_classes
 from dra.claims.reader import Reader
 from dra.claims.reasons import Obstacle, Reason
-from dra.claims.stored import CONFIG_BYTES, MOST_FINALIZERS, REQUEST_BYTES
+from dra.claims.stored import MOST_FINALIZERS
 from dra.common.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, Obj
 from dra.kube.reflector import Store
 from hack.bench.objects import as_stored
@@ -245,15 +245,6 @@ def test_a_claim_that_is_too_large_to_be_read_says_so(make: Callable[[str], Obj]
     assert bench.recorder.reasons("p") == ["UnsupportedRequest"]
     assert "more than this driver reads" in bench.recorder.events[0][3]
     assert bench.devices("large") == []
-
-
-def test_what_is_within_the_limits_is_read_whole() -> None:
-    text = f"'{'x' * 9000}' != ''"
-    body = claim("c", *(request(f"r{n}", "mig-1g.5gb", text) for n in range(7)))
-    body["spec"]["devices"]["config"] = [opaque("packed") for _ in range(20)]
-    assert len(json.dumps(body["spec"]["devices"]["requests"])) < REQUEST_BYTES
-    assert len(json.dumps(body["spec"]["devices"]["config"])) < CONFIG_BYTES
-    assert Stored(RESOURCE_CLAIMS)(versioned(body))["spec"] == body["spec"]
 
 
 def test_parameters_of_another_driver_are_not_put_into_an_allocation() -> None:

@@ -90,18 +90,6 @@ def test_what_nobody_names_makes_room_oldest_first_and_what_a_pod_names_again_st
     assert bench.recorder.reasons("new") == []
 
 
-def test_one_that_cannot_be_removed_is_left_and_the_next_makes_room() -> None:
-    bench = full(SIZES[:MOST])
-    for number in (5, 6):
-        bench.remove_pod(SIZES[number])
-        bench.run(seconds=1)
-    bench.run(seconds=times.UNUSED_WHERE_FULL)
-    bench.api.objects[TEMPLATES, SIZES[5]]["metadata"]["uid"] = "another"
-    bench.pod(waiting("new", MIB))
-    bench.run()
-    assert odd(bench) == {*SIZES[:MOST], MIB} - {SIZES[6]}
-
-
 def test_of_ever_new_amounts_few_are_written_and_none_that_no_pod_waits_for_any_more() -> None:
     bench, desk = at_desk("node-a")
     bench.cluster.set_namespace(namespace())
@@ -119,19 +107,6 @@ def test_of_ever_new_amounts_few_are_written_and_none_that_no_pod_waits_for_any_
         bench.remove_pod("churn")
     assert len(odd(bench)) == MOST
     assert len(bench.api.writes) == MOST
-
-
-def test_names_of_profiles_that_no_node_has_go_like_amounts() -> None:
-    names = [f"nvidia.com-mig-1g.5gb.{suffix}" for suffix in ("a", "b", "c")]
-    bench = opted_in("node-a")
-    bench.pod(waiting("p", *names))
-    bench.run()
-    assert odd(bench) == set(names)
-    bench.remove_pod("p")
-    bench.run()
-    for _ in range(8):
-        bench.run(seconds=600)
-    assert made(bench) == of_classes(bench)
 
 
 def test_templates_that_users_mark_as_ours_take_no_room() -> None:

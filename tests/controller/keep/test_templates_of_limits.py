@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from dra.common.resources import DEVICE_CLASSES
 from dra.kube.errors import ForbiddenError, InvalidError, KubeError
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.fakeapi import once
@@ -24,20 +23,6 @@ def test_a_namespace_that_opts_in_gets_one_for_each_profile() -> None:
     bench.cluster.set_namespace(namespace())
     bench.run(seconds=1000)
     assert bench.api.writes == []
-
-
-def test_profiles_of_a_new_node_get_theirs() -> None:
-    bench = Bench()
-    bench.cluster.set_namespace(namespace())
-    bench.run()
-    assert made(bench) == set()
-    other = Bench("node-a")
-    for (plural, _), obj in other.api.objects.items():
-        if plural == DEVICE_CLASSES.plural:
-            bench.cluster.set_class(obj)
-    bench.add_node("node-a")
-    bench.run()
-    assert "nvidia.com-mig-3g.20gb" in made(bench)
 
 
 @pytest.mark.parametrize(
@@ -184,12 +169,3 @@ def test_another_of_the_same_name_and_a_refusal_leave_it() -> None:
     assert "nvidia.com-gpumem-8000" in made(bench)
     later(bench)
     assert "nvidia.com-gpumem-9000" not in made(bench), "tried again at the next look"
-
-
-def test_a_look_gives_up_only_some() -> None:
-    bench = idle(*(f"nvidia.com-gpumem-{n}" for n in range(1, 31)))
-    bench.run(seconds=600)
-    bench.run(seconds=HOUR)
-    assert len(made(bench) - of_classes(bench)) == 10
-    bench.run(seconds=600)
-    assert made(bench) == of_classes(bench)

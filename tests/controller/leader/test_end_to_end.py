@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-from controller.cluster.unnamed import MOST_UNNAMED
 from dra.common.resources import RESOURCE_CLAIMS, Obj
 from tests.controller.helpers.objects import FINALIZER, gpu
 from tests.controller.helpers.site import Site
@@ -85,20 +84,6 @@ def test_leaders_that_hand_over_or_die_give_nothing_out_twice(site: Site) -> Non
     assert len(held) == count
     assert len(set(held)) == count
     assert len({"None", *every, *marks()}) == 4, "each leader has fenced them"
-
-
-def test_claims_beyond_those_that_are_kept_are_served_once_a_pod_names_them(site: Site) -> None:
-    """Before a start and while it runs; no more of them are kept all the same."""
-    names = [f"c{number}" for number in range(MOST_UNNAMED + 8)]
-    for name in names[:-4]:
-        site.claim(name)
-    serve(site)
-    for name in names[-4:]:
-        site.claim(name)
-    wait_for("the start", lambda: f"claims={MOST_UNNAMED}\n" in site.logs())
-    site.pod("first", names[MOST_UNNAMED])
-    site.pod("last", names[-1])
-    wait_for("both", lambda: site.allocation(names[MOST_UNNAMED]) and site.allocation(names[-1]))
 
 
 def test_without_a_kubeconfig_it_says_so_and_ends(tmp_path: Path) -> None:

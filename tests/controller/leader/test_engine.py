@@ -18,7 +18,6 @@ from tests.controller.helpers.objects import (
     device_class,
     pod,
     request,
-    versioned,
 )
 from tests.controller.helpers.stored import Stored
 
@@ -115,17 +114,6 @@ def test_of_two_claims_made_for_a_pod_the_one_counts_that_its_status_names() -> 
     bench.run(seconds=times.OWNED_CLAIM_UNUSED)
     bench.run(seconds=times.OWNED_CLAIM_UNUSED)
     assert (bench.devices("p-s-w"), bench.devices("p-s-x")) == ([], [])
-
-
-def test_a_claim_that_went_before_it_was_named_is_waited_for_again() -> None:
-    bench = Bench("node-a")
-    bench.pod(of_template())
-    bench.cluster.set_claim(versioned(made_from_template("p-s-w")))
-    bench.cluster.remove_claim(("default", "p-s-w"))
-    bench.pod(of_template())
-    bench.claim(made_from_template())
-    bench.run()
-    assert bench.devices("p-s-x")
 
 
 def test_a_claim_that_another_pod_owns_is_not_taken() -> None:

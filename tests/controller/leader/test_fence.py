@@ -12,7 +12,6 @@ import pytest
 
 from controller import times
 from controller.leader.fence import Fence
-from controller.write.in_flight import LIMIT
 from controller.write.requests import NotLeadingError
 from dra.claims.stored import LARGEST
 from dra.common.resources import RESOURCE_CLAIMS, Obj, Resource
@@ -140,34 +139,6 @@ def test_a_claim_that_is_being_deleted_is_fenced() -> None:
     assert mark_of(bench)
 
 
-def test_each_leadership_changes_the_claim_anew_and_leaves_other_annotations() -> None:
-    bench, desk = at_desk("node-a")
-    obj = unallocated(bench)
-    obj["metadata"]["annotations"] = {"by": "somebody"}
-    versions = {bench.claim(obj)["metadata"]["resourceVersion"]}
-    for mark in ("first", "second"):
-        raise_fence(bench, desk, bench.fence(mark))
-        versions.add(bench.api.get(RESOURCE_CLAIMS, "c")["metadata"]["resourceVersion"])
-    assert len(versions) == 3
-    annotations = bench.api.get(RESOURCE_CLAIMS, "c")["metadata"]["annotations"]
-    assert annotations == {"by": "somebody", FENCE: "second"}
-
-
-def test_many_are_fenced_at_once_but_not_all() -> None:
-    bench, desk = at_desk("node-a")
-    names = [f"c{n}" for n in range(LIMIT + 4)]
-    for name in names:
-        unallocated(bench, name)
-    fence = bench.fence()
-    while fence.work():
-        pass
-    assert len(desk.jobs) == LIMIT
-    assert fence.due == inf
-    raise_fence(bench, desk, fence)
-    assert fence.stands()
-    assert all(mark_of(bench, name) for name in names)
-
-
 @pytest.mark.parametrize(
     "error", [UnavailableError("no answer"), ConflictError("too busy", status=409)]
 )
@@ -254,22 +225,6 @@ def test_a_claim_without_an_answer_holds_others_up_for_a_while_if_others_have_on
     raise_fence(bench, desk, fence)
     assert fence.stands()
     assert mark_of(bench, "quick")
-
-
-def test_a_claim_that_is_answered_by_errors_holds_others_up_only_for_a_while(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    bench, desk = at_desk("node-a")
-    unallocated(bench)
-    refusing(bench, UnavailableError("failed calling webhook", status=500))
-    fence = bench.fence()
-    bench.time += times.FENCE - 1
-    raise_fence(bench, desk, fence)
-    assert not fence.stands()
-    bench.time += times.FENCE
-    raise_fence(bench, desk, fence)
-    assert fence.stands()
-    assert "claim not fenced" in caplog.text
 
 
 @pytest.mark.parametrize(

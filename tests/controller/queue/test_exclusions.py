@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import inf
 from typing import cast
 
 import pytest
@@ -12,7 +11,6 @@ from controller.cluster.cluster import Cluster
 from controller.queue import refusals
 from controller.queue.refusals import BY_SCHEDULER, TOPOLOGIES, Refusals
 from controller.queue.refused import About, Refused
-from controller.worklist import WorkList
 from dra.pods.nodefit import NodeFacts
 
 
@@ -95,27 +93,6 @@ def test_what_is_refused_one_pod_is_not_refused_another() -> None:
     exclusions.refuse("pod", "node-a")
     assert exclusions.excluded("other") == {}
     assert exclusions.next_end("other") is None
-
-
-def test_a_later_key_waits_and_the_earlier_time_holds() -> None:
-    now = Hand()
-    work: WorkList[str] = WorkList(now)
-    work.add("a", 0, at=now.time + 7)
-    work.add("a", 0, at=now.time + 9)
-    assert work.due == now.time + 7
-    work.add("a", 0, at=now.time + 5)
-    assert work.pop() is None
-    assert work.due == now.time + 5
-    now.time += 5
-    assert work.pop() == "a"
-    assert work.pop() is None
-    assert work.due == inf
-    work.add("a", 0, at=now.time + 9)
-    work.add("a", 0)
-    assert work.due == now.time
-    assert work.pop() == "a"
-    now.time += 10
-    assert work.pop() is None
 
 
 def test_a_node_that_took_one_is_not_doubted_with_its_zone() -> None:

@@ -231,23 +231,6 @@ def test_where_what_is_published_proves_wrong_each_node_is_tried_once() -> None:
     assert site.bound == 6
 
 
-@pytest.mark.parametrize("published", [False, True])
-def test_each_of_many_nodes_is_tried_once_within_seconds(*, published: bool) -> None:
-    """Nobody waits for a pod that kube-scheduler would leave alone, and several go at a time."""
-    nodes = [f"n{number:02}" for number in range(80)]
-    site = Site(dict.fromkeys(nodes, 7), published=published, idle=True)
-    site.tapes = {**dict.fromkeys(nodes, 0), **dict.fromkeys(nodes[70:73], 7)}
-    began = site.bench.time
-    site.start(20)
-    together = []
-    while site.bound < 20 and site.bench.time < began + 60:
-        together.append({site.bench.node_of(name) for name in site.unanswered})
-        site.round()
-    assert site.bench.time <= began + 10
-    assert site.allocations <= 80 + 2 * 20
-    assert max(map(len, together)) > 8
-
-
 def test_what_is_taken_back_costs_what_was_earned() -> None:
     site = Site(dict.fromkeys(("a", "b", "c", "d"), 7))
     site.start(28)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from controller import times
 from controller.serve import evaluations
 from dra.cel.questions import Answer, Job
@@ -211,48 +209,3 @@ def test_a_sandbox_that_fails_is_asked_again_after_a_pause() -> None:
     bench.run(seconds=1)
     answer_all(bench, asking)
     assert bench.devices("p")
-
-
-@pytest.mark.parametrize("uuid", ["GPU-node-b-0", "GPU-nowhere"])
-def test_selectors_of_one_gpu_are_asked_for_many_at_once(uuid: str) -> None:
-    evaluator = Costing()
-    bench, asking = site(evaluator)
-    gpus = [gpu(minor, "node-b") for minor in range(8)]
-    bench.cluster.set_mignode(mignode("node-b", *gpus))
-    waits(bench, "p", f"{OWN}.parentUUID == '{uuid}'")
-    answer_all(bench, asking)
-    assert bool(bench.devices("p")) == (uuid == "GPU-node-b-0")
-    of_class = [text for text in evaluator.asked if "parentUUID" not in text]
-    assert len(of_class) <= 2, "by itself, and whether it selects devices of others"
-    assert len(evaluator.asked) - len(of_class) <= 2, "claim by itself, and all GPUs together"
-
-
-def test_claims_that_look_at_whole_gpus_are_asked_for_too() -> None:
-    evaluator = Costing()
-    bench, asking = site(evaluator)
-    looks = request("r", "gpu.dra.dev", adminAccess=True, allocationMode="All")
-    looks["exactly"].pop("count", None)
-    bench.ask("p", "looks", looks)
-    answer_all(bench, asking)
-    assert bench.devices("looks") == ["gpu-0"]
-
-
-def test_a_share_is_forgotten_in_time() -> None:
-    bench, _ = site(Costing())
-    shares = bench.world.evaluations
-    assert shares is not None
-
-    def least(*waiting: str) -> str:
-        shares._queues = {name: {} for name in waiting}
-        return shares._least()
-
-    shares._use("a", 1.0)
-    assert least("a", "b") == "b"
-    shares._use("b", 0.6)
-    assert least("a", "b") == "b"
-    bench.time += 10.0
-    shares._use("b", 0.6)
-    assert least("b", "a") == "a", "half of the former"
-    bench.time += 1000.0
-    least("a")
-    assert shares._used == {}

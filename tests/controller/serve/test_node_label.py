@@ -38,17 +38,6 @@ def with_finalizers(bench: Bench, *names: str) -> None:
     bench.run()
 
 
-def test_in_a_burst_few_get_one_as_the_write_would_keep_others_waiting() -> None:
-    bench = Bench(*(f"node-{n}" for n in range(20)), finalizer_at_creation=True)
-    names = [f"c{number:03}" for number in range(100)]
-    with_finalizers(bench, *names)
-    assert all(bench.devices(name) for name in names)
-    assert bench.api.writes.count(CLAIM) == LABELS_AT_ONCE
-    bench.run(seconds=3.5 * times.LABEL_AT_ONCE)
-    with_finalizers(bench, *(f"later-{number}" for number in range(10)))
-    assert bench.api.writes.count(CLAIM) == LABELS_AT_ONCE + 3
-
-
 def test_the_others_get_theirs_once_the_burst_is_over_as_long_as_their_pods_wait() -> None:
     bench = Bench(*(f"node-{n}" for n in range(4)), finalizer_at_creation=True)
     names = [f"c{number:03}" for number in range(20)]

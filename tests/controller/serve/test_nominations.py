@@ -162,17 +162,6 @@ def test_one_is_told_of_at_a_time_and_others_if_they_wait_still() -> None:
     assert crowd.run(seconds=2 * times.SCHEDULER_PREEMPTS) == []
 
 
-def test_nobody_is_told_of_while_another_is_nominated() -> None:
-    crowd = Crowd(100, 200)
-    crowd.bench.run(seconds=times.SCHEDULER_PREEMPTS)
-    assert len(crowd.desk.jobs) == 1
-    crowd.bench.run(seconds=times.SCHEDULER_PREEMPTS)
-    assert len(crowd.desk.jobs) == 1
-    assert crowd.run() == ["p1"]
-    assert crowd.run(seconds=times.SCHEDULER_PREEMPTS / 2) == []
-    assert crowd.run(seconds=times.SCHEDULER_PREEMPTS / 2) == ["p0"]
-
-
 def test_those_of_higher_priority_are_told_of_besides() -> None:
     crowd = Crowd(100, 100, 200)
     crowd.bench.run(seconds=times.SCHEDULER_PREEMPTS / 2)

@@ -95,16 +95,6 @@ def test_a_bound_or_reserved_pod_is_told_what_to_do_and_its_claim_stays(spec: Ob
         assert told == []
 
 
-def test_another_pod_that_is_bound_with_the_claim_later_is_told_too() -> None:
-    bench = Bench("node-a", "node-b")
-    bench.pod(pod("p", "c", nodeName="node-a"))
-    bench.claim(failed(reservedFor=RESERVED))
-    bench.run()
-    bench.pod(pod("q", "c", nodeName="node-a"))
-    bench.run()
-    assert bench.recorder.reasons("p") == bench.recorder.reasons("q") == [PREPARE_FAILED]
-
-
 def test_a_pod_that_is_bound_but_not_yet_reserved_keeps_its_claim() -> None:
     bench = Bench("node-a", "node-b")
     bench.pod(pod("p", "c", nodeName="node-a"))

@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 
-from api.config import GpuConfig, MigDeviceConfig
-from api.config import decode as decoded
-from dra.allocator.problem import Problem, examine
+from dra.allocator.problem import examine
 from dra.claims.claims import read_requests
 from dra.claims.reader import Fault, Reader
 from dra.claims.requests import requested_settings
@@ -232,25 +230,3 @@ def test_a_class_may_share_and_its_claim_may_do_without() -> None:
     assert requested_settings(own, known.classes, DRIVER).by_mps(requests) == {"r": False}
     unreadable = [config(SLICE, "Mps")]
     assert requested_settings(unreadable, known.classes, DRIVER).by_mps(requests) == {"r": False}
-
-
-def many_choices(configs: int) -> Obj:
-    alternatives = [alternative(f"s{n}") for n in range(8)]
-    requests = [{"name": f"r{n}", "firstAvailable": alternatives} for n in range(32)]
-    entries = [config(SLICE, "", *(f"r{n}" for n in range(16))) for _ in range(configs)]
-    return claim("c", *requests, config=entries)
-
-
-def test_a_configuration_is_decoded_once_whatever_number_of_requests_it_concerns(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A claim may have 32, and 256 alternatives: decoding each for each took 80 ms."""
-    asked: list[object] = []
-
-    def decode(parameters: object) -> MigDeviceConfig | GpuConfig:
-        asked.append(parameters)
-        return decoded(parameters)
-
-    monkeypatch.setattr("api.config.decode", decode)
-    assert isinstance(found_for(classes(), many_choices(32)), Problem)
-    assert 0 < len(asked) <= 5 * 32

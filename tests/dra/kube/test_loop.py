@@ -149,31 +149,6 @@ def test_a_turn_may_stop_and_join_its_own_loop(caplog: pytest.LogCaptureFixture)
     wait_for("the end", lambda: not any(t.name == "work" for t in threading.enumerate()))
 
 
-def test_wishes_while_a_turn_gathers_are_part_of_that_turn() -> None:
-    class Clock(FakeClock):
-        def wait(self, event: threading.Event, seconds: float) -> bool:
-            woken.append((seconds, event.is_set()))
-            return super().wait(event, seconds)
-
-    woken: list[tuple[float, bool]] = []
-    turns = 0
-
-    def turn() -> float:
-        nonlocal turns
-        turns += 1
-        if turns == 2:
-            loop.stop()
-            return 0.0
-        loop.notify()
-        assert not loop.gather(1.0)
-        return 5.0
-
-    loop = Loop("work", turn, clock=Clock())
-    loop.start()
-    loop.join(PATIENCE)
-    assert woken == [(1.0, False), (5.0, False)]
-
-
 # -- timing
 
 

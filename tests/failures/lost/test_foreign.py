@@ -141,34 +141,6 @@ def test_an_instance_that_took_the_place_and_the_id_of_ours_stays(
     check_stays(fresh, ref, keys)
 
 
-@pytest.mark.parametrize("compute", [True, False], ids=["whole", "bare"])
-def test_an_instance_that_took_the_place_and_the_id_of_one_made_early_stays(
-    fresh: Plant, *, compute: bool
-) -> None:
-    ref = fresh.site.claim("early", [DEVICE])
-    fresh.make_ahead(ref, [DEVICE])
-    assert [e.state for e in entries(fresh.site)] == [State.CI_CREATED]
-    keys = replaced(fresh.site, compute=compute)
-    assert not fresh.unprepare(ref).error
-    fresh.tend()
-    check_settled(fresh.site, {}, keys)
-
-
-@pytest.mark.parametrize("compute", [True, False], ids=["whole", "bare"])
-def test_an_instance_in_the_place_of_one_whose_gpu_was_lost_stays(
-    fresh: Plant, *, compute: bool
-) -> None:
-    ref = fresh.site.claim("held", [DEVICE])
-    assert not fresh.prepare(ref).error
-    fresh.site.machine.lose(0)
-    assert not fresh.unprepare(ref).error
-    assert [e.state for e in entries(fresh.site)] == [State.TOMBSTONE]
-    fresh.site.machine.recover(0)
-    keys = foreign(fresh.site, compute=compute)
-    fresh.tend()
-    check_settled(fresh.site, {}, keys)
-
-
 def test_a_compute_instance_that_somebody_made_in_what_we_left_stays(plant: Plant) -> None:
     site = plant.site
     ref = site.claim("held", [DEVICE])
@@ -238,16 +210,6 @@ def test_a_leftover_that_was_exchanged_while_the_plugin_was_away_stays(fresh: Pl
     check_settled(fresh.site, {}, keys)
     told = dict(again.events)["ForeignInstance"]
     assert "-dgi -gi" in told
-
-
-def test_a_leftover_is_removed_by_a_new_process(plant: Plant) -> None:
-    leftover(plant)
-    again = restarted(plant)
-    again.start()
-    assert [e.state for e in entries(plant.site)] == [State.LEFTOVER]
-    plant.site.machine.end_process(77)
-    again.tend()
-    check_settled(plant.site, {})
 
 
 def test_a_held_claims_slice_that_is_exchanged_under_a_new_process_stays(fresh: Plant) -> None:

@@ -54,17 +54,6 @@ def test_a_slice_whose_pod_does_not_come_is_given_back(rig: Rig, how: str) -> No
     wait_for("the count", lambda: acted(rig, "returned") == 1)
 
 
-def test_a_claim_that_gets_another_device_gets_that_made(rig: Rig) -> None:
-    ref = ahead(rig, DEVICE)
-    rig.set_status(ref, reservedFor=None)
-    rig.set_status(ref, allocation=None)
-    given = [{"request": "r0", "driver": DRIVER, "pool": rig.node, "device": ELSEWHERE}]
-    rig.allocate(ref, given, reserved=True)
-    wait_for("the other", lambda: {e.device for e in rig.journal()} == {ELSEWHERE})
-    rig.prepared(ref)
-    assert [gpu for gpu, *_ in rig.slices()] == [1]
-
-
 def test_a_slice_waits_for_its_pod_for_a_time_and_is_not_made_once_more(
     make_rig: Callable[..., Rig],
 ) -> None:

@@ -77,15 +77,6 @@ def test_it_is_published_as_what_takes_no_room(warm: Rig) -> None:
     assert inventory.gpus[0].usage.mask == 0
 
 
-def test_the_same_claim_gets_it_back(warm: Rig) -> None:
-    ref = warm.claim(DEVICE)
-    for _ in range(3):
-        warm.prepared(ref)
-        assert not warm.unprepare(ref)
-        assert not warm.unprepare(ref), "and it may be asked for twice"
-    assert gpu_instances(warm) == ["create"]
-
-
 @pytest.mark.parametrize("device", [OVERLAPPING, WHOLE])
 def test_another_placement_has_it_destroyed_at_once(warm: Rig, device: str) -> None:
     released(warm)
@@ -141,13 +132,6 @@ def test_one_that_cannot_be_destroyed_is_unavailable_and_shown(warm: Rig) -> Non
     )
     warm.machine.clear_faults()
     wait_for("its end", warm.clean)
-
-
-def test_one_that_went_with_a_reset_is_made_anew(warm: Rig) -> None:
-    released(warm)
-    warm.machine.wipe_gpu(0)
-    warm.prepared(warm.claim(DEVICE))
-    assert gpu_instances(warm) == ["create", "create"]
 
 
 def drain(rig: Rig) -> None:

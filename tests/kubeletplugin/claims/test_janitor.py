@@ -12,7 +12,7 @@ import pytest
 from dra.gpu.inventory import ClaimRef
 from kubeletplugin.claims import janitor
 from kubeletplugin.claims.lookup import ClaimFate
-from kubeletplugin.errors import BusyError, HostError, StartingError
+from kubeletplugin.errors import BusyError, StartingError
 from kubeletplugin.journal.entries import ARRIVING, HELD, Entry, State
 from kubeletplugin.telemetry.observer import Action
 from tests.helpers.waiting import PATIENCE
@@ -79,15 +79,6 @@ def test_others_are_served_while_a_claim_takes_long_and_its_own_calls_join(
 # -- the spec that claims have in common
 
 
-def test_it_stays_while_something_may_be_missing_from_the_journal(bench: Bench) -> None:
-    bench.janitor.leave()
-    assert bench.specs.has_common
-    bench.settled()
-    bench.specs.failure = HostError("cannot remove")
-    bench.janitor.leave()
-    assert bench.specs.has_common
-
-
 # -- specs that belong to no claim
 
 
@@ -111,18 +102,6 @@ def test_while_something_may_be_missing_no_spec_is_swept_and_once_it_is_not_it_i
     bench.janitor.check_soon()
     bench.janitor.tend()
     assert (bench.specs.files, bench.acts.seen) == ({UID: ["x"]}, [Action.SWEPT])
-
-
-def test_a_directory_of_specs_that_cannot_be_read_is_no_reason_to_stop(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
-    bench.specs.failure = HostError("/var/run/cdi is gone")
-    bench.janitor.recover()
-    bench.settled()
-    bench.janitor.tend()
-    bench.janitor.recover()
-    assert [r.message for r in caplog.records] == ["/var/run/cdi is gone"] * 2
-    assert bench.acts.seen == []
 
 
 # -- prepared slices and the hardware
@@ -188,18 +167,6 @@ def test_what_cannot_be_looked_at_is_neither_there_nor_lost(
     assert bench.journal.entries() == (gone, unseen)
     if case == "GPU that does not answer":
         assert bench.unit.lock.try_enter(), "the GPU's lock is free again"
-
-
-@HERE_AND_GONE
-def test_what_the_disk_does_not_take_is_compared_again_later(bench: Bench, *, there: bool) -> None:
-    entry = bench.made("a", State.LOST if there else State.PREPARED)
-    if not there:
-        bench.machine.destroy_slice(0, entry.gi_id or 0)
-    bench.fill_disk()
-    assert not bench.janitor.check(UID)
-    assert (bench.acts.seen, bench.events.seen) == ([], [])
-    bench.empty_disk()
-    assert bench.janitor.check(UID)
 
 
 # -- made again

@@ -64,26 +64,6 @@ def test_a_lost_slice_is_made_again_at_its_place_when_the_pod_starts_again(rig: 
     assert condition["status"] == "True"
 
 
-@pytest.mark.every_variant
-def test_after_a_reset_slices_come_back_when_kubelet_asks_each_with_its_own_numbers(
-    rig: Rig,
-) -> None:
-    first, second = rig.claim(SLICE), rig.claim("gpu-0-mig-3g20gb-9-0")
-    for ref in (first, second):
-        rig.prepared(ref)
-    rig.machine.wipe_gpu(0)
-    # A round passes over a claim at which something else is at work, such as news of its status.
-    wait_for("the loss of both", lambda: lost(rig) == 2)
-    # Another's instance may have their ids by now.
-    for ref in (second, first):
-        rig.prepared(ref)
-    assert rig.slices() == [(0, "1g.5gb", 4, True), (0, "3g.20gb", 0, True)]
-    specs = [
-        rig.spec(ref)["devices"][0]["containerEdits"]["deviceNodes"] for ref in (first, second)
-    ]
-    assert specs[0] != specs[1]
-
-
 def listening(rig: Rig) -> set[str]:
     calls = [c for c in rig.machine.calls() if c.function == "nvmlDeviceRegisterEvents"]
     return {c.gpu for c in calls if c.code == 0}

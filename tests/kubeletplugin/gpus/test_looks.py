@@ -12,8 +12,6 @@ from dra.common.resources import NODES
 from kubeletplugin import times
 from kubeletplugin.claims.specs import Specs
 from kubeletplugin.gpus import reader
-from kubeletplugin.gpus.gpu import GpuUnit
-from kubeletplugin.gpus.reader import GpuReader
 from sim.nvml.products import OTHERS
 from tests.helpers.waiting import PATIENCE, wait_for
 from tests.kubeletplugin.helpers.rig import Rig
@@ -24,10 +22,6 @@ A, B = ("uid-a", "gpu-0"), ("uid-b", "gpu-0")
 def _label(rig: Rig, value: str | None) -> None:
     named = {"nvidia.com/mig.config": value}
     rig.api.patch(NODES, rig.node, {"metadata": {"labels": named}})
-
-
-def _reasons(rig: Rig) -> set[str]:
-    return {gpu.get("reason", "") for gpu in rig.mignode()["status"]["gpus"]}
 
 
 def test_a_look_at_a_gpu_on_which_somebody_works_is_made_afterwards(
@@ -52,26 +46,6 @@ def test_a_look_at_a_gpu_on_which_somebody_works_is_made_afterwards(
         "the conflict",
         lambda: rig.mignode()["status"]["gpus"][0].get("reason") == "MIGManagerActive",
     )
-
-
-def test_no_gpu_is_asked_in_the_thread_that_hears_of_the_node(
-    make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rig = make_rig()
-    rig.start()
-    threads: set[str] = set()
-    observe = GpuReader.observe
-
-    def noted(reader: GpuReader, unit: GpuUnit) -> None:
-        threads.add(threading.current_thread().name)
-        observe(reader, unit)
-
-    monkeypatch.setattr(GpuReader, "observe", noted)
-    _label(rig, "all-disabled")
-    wait_for("the conflict", lambda: _reasons(rig) == {"MIGManagerActive"})
-    _label(rig, None)
-    wait_for("its end", lambda: _reasons(rig) == {""})
-    assert not [name for name in threads if name.startswith("reflector")]
 
 
 @pytest.mark.parametrize("variants", [OTHERS["no-events-of-instances"]], ids=["no events"])

@@ -109,11 +109,3 @@ def test_while_files_are_gone_it_stays_as_it_is(bench: Bench) -> None:
     with pytest.raises(HostError, match="no libcuda"):
         bench.spec.ensure(other)
     assert bench.store.common_path.read_bytes() == whole
-
-
-def test_a_directory_that_refuses_is_named(bench: Bench) -> None:
-    (bench.host / "cdi").write_text("in the way")
-    with pytest.raises(HostError, match=r"cdi/k8s\.mig\.dra\.dev-driver\.yaml"):
-        bench.spec.ensure(bench.now)
-    with pytest.raises(HostError, match=r"cdi/k8s\.mig\.dra\.dev-driver\.yaml"):
-        bench.spec.remove()

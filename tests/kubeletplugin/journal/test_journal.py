@@ -144,29 +144,6 @@ def test_a_listener_hears_of_every_change_that_is_no_step(tmp_path: Path) -> Non
     assert len(heard) == 2, "steps are of no interest to others"
 
 
-def test_a_listener_may_ask_the_journal(tmp_path: Path) -> None:
-    path = tmp_path / "d/journal.json"
-    seen: list[tuple[int, str]] = []
-
-    def listen() -> None:
-        free = not journal._lock.locked()
-        seen.append((len(journal.entries()) if free else -1, journal.failure[:12]))
-
-    journal = Journal(path, on_change=listen)
-    journal.put(entry())
-    journal.exchange(entry(), entry("u2"))
-    assert journal.alter(entry("u2"), entry("u2", note="x"))
-    journal.rebuilt()
-    path.with_name("journal.json.link").mkdir()
-    for _ in range(2):
-        with pytest.raises(HostError):
-            journal.remove(entry("u2"))
-    path.with_name("journal.json.link").rmdir()
-    journal.retry()
-    journal.remove(entry("u2"))
-    assert seen == [(1, ""), (1, ""), (1, ""), (1, ""), (1, "cannot write"), (1, ""), (0, "")]
-
-
 def test_who_reads_does_not_wait_for_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -68,21 +68,6 @@ def test_changes_have_more_time_and_are_shown_as_hanging_before_it_is_over(
     assert done == [True]
 
 
-def test_threads_are_used_again_and_errors_come_through() -> None:
-    calls = Calls(PATIENCE)
-    before = threading.active_count()
-
-    def fail() -> None:
-        raise KeyError("x")
-
-    for _ in range(200):
-        one_call(calls, "nvmlX", gpu="")
-        with pytest.raises(KeyError):
-            one_call(calls, "nvmlX", fail)
-    assert threading.active_count() - before <= 3
-    assert calls.inside() == ()
-
-
 def test_the_calls_of_an_operation_share_a_thread_and_have_a_deadline_each(
     release: threading.Event,
 ) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
 import msgspec
 import pytest
 
@@ -12,10 +9,7 @@ from dra.common.resources import RESOURCE_CLAIMS, Obj
 from dra.gpu.inventory import ClaimRef
 from dra.kube.errors import ForbiddenError, InvalidError, KubeError, UnavailableError
 from dra.kube.http import T
-from dra.kube.timing import SystemClock
 from kubeletplugin.journal.entries import State
-from kubeletplugin.publishing.statuses import ClaimStatuses
-from kubeletplugin.telemetry.telemetry import Telemetry
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.reported import events
 from tests.kubeletplugin.helpers.rig import DRIVER, Rig
@@ -42,27 +36,6 @@ def test_it_tells_which_slice_the_claim_got(rig: Rig) -> None:
     assert condition["lastTransitionTime"].endswith("Z")
     claim = rig.api.get(RESOURCE_CLAIMS, ref.name, namespace="default")
     assert f"{DRIVER}/kubelet-plugin" in {f["manager"] for f in claim["metadata"]["managedFields"]}
-
-
-def test_a_status_is_written_with_other_changes_unless_somebody_waits_for_it() -> None:
-    told: list[str] = []
-    common: Any = SimpleNamespace(
-        api=None,
-        changed=lambda: told.append("later"),
-        clock=SystemClock(),
-        journal=None,
-        options=SimpleNamespace(driver_name=DRIVER, pool="n"),
-        reports=None,
-        telemetry=Telemetry(),
-    )
-    statuses = ClaimStatuses(common)
-    ref = ClaimRef("default", "c", "u")
-    statuses.show(ref, awaited=True)
-    statuses.show_refused(ref, "full")
-    assert told == []
-    statuses.show(ref)
-    statuses.clear(ref)
-    assert told == ["later", "later"]
 
 
 @pytest.mark.parametrize("state", [State.LEFTOVER, State.CI_CREATED])

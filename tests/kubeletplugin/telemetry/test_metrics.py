@@ -15,7 +15,7 @@ from dra.claims.reasons import NodeReason
 from dra.common.resources import RESOURCE_CLAIMS
 from dra.gpu.inventory import ClaimRef
 from kubeletplugin.common import Listeners
-from kubeletplugin.gpus.gpu import Conflict, FifoLock
+from kubeletplugin.gpus.gpu import Conflict
 from kubeletplugin.journal.entries import State
 from kubeletplugin.nvml.errors import HangError, NvmlError
 from kubeletplugin.nvml.session import Session
@@ -311,26 +311,6 @@ def test_a_call_that_hangs_counts_as_that(tmp_path: Path) -> None:
     with pytest.raises(NvmlError):
         session(PATIENCE).call(refuses)
     assert heard == [("refuses", "IN_USE")]
-
-
-def test_who_waits_for_a_gpu_is_heard_and_who_gets_it_at_once_is_not() -> None:
-    waits: list[float] = []
-    lock = FifoLock(waits.append)
-    with lock:
-        assert waits == []
-        assert not lock.enter(0.05)
-        assert len(waits) == 1
-        assert waits[0] >= 0.05
-
-        def wait() -> None:
-            with lock:
-                pass
-
-        waiter = threading.Thread(target=wait)
-        waiter.start()
-        wait_for("the waiter", lambda: len(lock._waiting) == 1)
-    waiter.join()
-    assert len(waits) == 2
 
 
 def test_the_lock_of_every_gpu_is_listened_to(rig: Rig) -> None:

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
-from dra.claims.classes import ROUND_SIZES, generated_classes
 from dra.claims.reasons import Reason
 from dra.gpu.geometry import Geometry
-from sim.nvml.products import load_product, product_names
 from tests.controller.helpers.deciding import decide, why
 from tests.controller.helpers.objects import (
-    DRIVER,
     claim,
     cluster,
     filled,
@@ -48,23 +43,6 @@ def test_memory_beyond_every_profile_names_the_largest() -> None:
     found = why(known, claim("c", request("r", "mig.dra.dev", capacity=capacity)))
     assert found.reason is Reason.NO_SUCH_PROFILE
     assert "the largest is 7g.141gb with 143104Mi" in found.message
-
-
-@pytest.mark.parametrize("product", product_names())
-def test_every_product_is_in_the_size_classes_of_its_profile_names(product: str) -> None:
-    """A profile that is called ``n``gb is in every class up to n, and in none above."""
-    profiles = load_product(product).gi_profiles
-    for name, memory_mib in ((p.name, p.memory_mib) for p in profiles):
-        nominal = int(name.split(".")[1].partition("gb")[0])
-        for size in ROUND_SIZES:
-            (body,) = [
-                c
-                for c in generated_classes(DRIVER, ["7g.999gb"])
-                if c["metadata"]["name"] == f"mig-min-{size}gb"
-            ]
-            expression = body["spec"]["selectors"][0]["cel"]["expression"]
-            least = int(expression.partition("quantity('")[2].partition("Mi")[0])
-            assert (memory_mib >= least) == (nominal >= size), (name, size)
 
 
 def test_a_request_by_memory_gets_the_smallest_profile_of_all_products() -> None:

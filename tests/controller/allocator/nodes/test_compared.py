@@ -10,16 +10,15 @@ import pytest
 
 from controller.cluster.pods import MOST_WATCHED, Watchers
 from dra.common.resources import Obj
-from dra.pods import company as spread
 from dra.pods import selectors as labelselector
 from dra.pods import volumes as known
 from dra.pods.nodefit import NodeFacts
-from dra.pods.pods import Pod, PodNeeds, WantedPorts, read_pod
+from dra.pods.pods import Pod, read_pod
 from dra.pods.residents import MOST_SHUNNING, Hosts, Residents
-from dra.pods.rules import VolumeFit, find_rules, find_victims
+from dra.pods.rules import VolumeFit, find_rules
 from dra.pods.selectors import indexed, matches_terms
 from dra.pods.volumes import Volumes, read_storage_class, read_volume, read_volume_claim
-from tests.controller.helpers.needs import HOST, affine, ports, selector
+from tests.controller.helpers.needs import HOST, affine, selector
 from tests.controller.helpers.needs import spread as spread_over
 from tests.controller.helpers.objects import pod, versioned
 from tests.controller.helpers.volumes import storage_class, uses, volume, volume_claim
@@ -215,59 +214,6 @@ def test_comparisons_are_known_beforehand(row: str, compared: Count) -> None:
     assert 0 < compared.calls <= hosts.residents.breadth(asks)
 
 
-def test_nodes_are_chosen_once_for_all_constraints(monkeypatch: pytest.MonkeyPatch) -> None:
-    """80 constraints, each for a thousand nodes with 50 terms of node affinity, took 3 s."""
-    chosen = counted(monkeypatch, spread, "_takes_part")
-    nodes = {f"n{n}": NodeFacts(f"n{n}", {HOST: f"n{n}"}) for n in range(10)}
-    constraints = [
-        *spread_over(HOST, selector(app="x")) * 20,
-        *spread_over(HOST, selector(app="x"), nodeTaintsPolicy="Honor") * 20,
-    ]
-    asks = made("p", topologySpreadConstraints=constraints)
-    found = spread.find_domains(asks, asks.needs.company.spread, Residents(), nodes)
-    assert len(found) == 40
-    assert chosen.calls == 2 * len(nodes)
-
-
-def test_ports_of_equal_pods_are_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """30 pods with 128 ports each on a thousand nodes took a second for each look."""
-    times = counted(monkeypatch, WantedPorts, "_compare")
-
-    def needs(*numbers: int, **fields: str) -> PodNeeds:
-        return made("o", containers=ports(*numbers, **fields)).needs
-
-    wanted = WantedPorts(needs(80, 199).host_ports)
-    others = [needs(*range(81, 200))] * 100
-    assert str(wanted.find_conflict(others)) == "TCP 199"
-    assert str(wanted.find_conflict([*others, needs(80)])) == "TCP 80"
-    assert wanted.find_conflict([needs(79), needs(80, protocol="UDP")]) is None
-    assert times.calls == 4
-
-
-def test_resources_that_a_pod_does_not_ask_for_are_not_counted_where_others_are_to_end() -> None:
-    """30 pods with 60 resources each, on a thousand nodes, took half a second."""
-
-    class Requests(dict[str, int]):
-        times = 0
-
-        def items(self) -> Any:
-            Requests.times += 1
-            return super().items()
-
-    hosts = Hosts()
-    facts = NodeFacts("a", allocatable={"cpu": 2000, "pods": 9, "e.com/x": 9})
-    hosts.set_node(facts)
-    for n in range(2):
-        requests = Requests({"cpu": 1000, "pods": 1, **{f"e.com/{i}": 1 for i in range(60)}})
-        lower = made(f"o{n}", nodeName="a")
-        hosts.place(replace(lower, needs=replace(lower.needs, requests=requests)), "a")
-    Requests.times = 0
-    asks = {"name": "main", "resources": {"requests": {"cpu": "1500m", "e.com/none": "0"}}}
-    high = made("p", priority=1, containers=[asks])
-    assert find_victims(high, facts, hosts) == [*hosts.residents.on("a")]
-    assert Requests.times == 0
-
-
 @pytest.mark.parametrize("parts", [0, 20])
 def test_claims_of_volumes_are_compared_with_volumes_in_bounds(
     parts: int, monkeypatch: pytest.MonkeyPatch
@@ -291,34 +237,3 @@ def test_claims_of_volumes_are_compared_with_volumes_in_bounds(
     # One claim has the only volume and the second none; with selectors kube-scheduler tells.
     assert found == [None] * 3 if parts else all(found)
     assert compared.calls * (3 + parts) <= most
-
-
-def test_pods_of_all_namespaces_are_gone_through_once() -> None:
-    """A thousand namespaces, each gone through all pods for, took seconds at the first far term."""
-
-    class Places(dict[Any, Any]):
-        times = 0
-
-        def items(self) -> Any:
-            Places.times += 1
-            return super().items()
-
-    there = Residents()
-    there._place = Places()
-    for n in range(50):
-        there.place(made("o", {"app": "x"}, namespace=f"ns{n}"), "a")
-    far = made("p", affinity=terms(3, selector(app="x"), namespaceSelector={}))
-    assert there.breadth(far) == 3 * (2 * 50 + 50)
-    (term, *_) = far.needs.company.anti_affinity
-    assert len([*there.meant(term, owner=far.key)]) == 50
-    assert Places.times == 1
-
-
-def test_labels_of_a_group_are_not_put_together_anew() -> None:
-    """A thousand groups with a thousand labels each, looked at by 49 terms, took seconds."""
-    there = Residents()
-    labels = {f"k{n}": "v" for n in range(5)}
-    there.place(made("o", labels), "a")
-    (term,) = made("p", affinity=terms(1, selector(k1="v"))).needs.company.anti_affinity
-    first, again = (next(there.meant(term, owner=("default", "p"))) for _ in range(2))
-    assert first.labels is again.labels

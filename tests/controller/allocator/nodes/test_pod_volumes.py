@@ -10,12 +10,9 @@ from controller import times
 from controller.cluster.cluster import VOLUMES, Cluster
 from dra.common.resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, STORAGE_CLASSES, Obj
 from dra.pods.volumes import (
-    Volume,
-    VolumeClaim,
     read_storage_class,
     read_volume,
     read_volume_claim,
-    suits,
 )
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.deciding import decide, why
@@ -321,30 +318,3 @@ def test_trimmed_volumes_are_read_as_the_whole_ones() -> None:
     trimmed = Stored(STORAGE_CLASSES)(made)
     assert read_storage_class(trimmed) == read_storage_class(made)
     assert "parameters" not in trimmed
-
-
-def test_what_suits_a_claim_is_found_once_for_all_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """5 claims, 5,000 volumes and 1,000 nodes took the thread that decides 47 seconds."""
-    hosts = [f"n{number:02}" for number in range(20)]
-    names = [f"d{number}" for number in range(4)]
-    known = world(
-        storage_class("local", makes=False),
-        *(volume_claim(name, class_name="local", size=f"{n}Gi") for n, name in enumerate(names)),
-        *(volume(f"v{h}-{n}", host=h, class_name="local") for h in hosts[:-1] for n in range(4)),
-        *(volume(f"w{n}", host=hosts[-1], class_name="local", size="9Gi") for n in range(4)),
-        **dict.fromkeys(hosts, "x"),
-    )
-    looked: list[Volume] = []
-
-    def count(volume: Volume, claim: VolumeClaim) -> bool:
-        looked.append(volume)
-        return suits(volume, claim)
-
-    monkeypatch.setattr("dra.pods.volumes.suits", count)
-    assert place(known, *names) == hosts[-1]
-    assert len(looked) <= len(names) * 4 * len(hosts)
-    looked.clear()
-    assert place(known, *names) == hosts[-1]
-    assert not looked, "until a volume changes"
-    add(known, *(volume(f"x{n}", host=hosts[0], class_name="local", size="9Gi") for n in range(4)))
-    assert place(known, *names) == hosts[0]

@@ -7,9 +7,6 @@ from typing import Any
 import pytest
 
 from dra.common.resources import Obj
-from dra.pods.nodefit import Misfit, NodeFacts, find_misfit
-from dra.pods.pods import Amounts, PodNeeds, read_pod
-from dra.pods.rules import find_victims
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.objects import claim, pod, versioned
 
@@ -122,25 +119,3 @@ def test_it_is_tried_again_when_a_pod_of_lower_priority_comes() -> None:
     other(made, "y", "a", cpu="4", priority=1)
     made.run()
     assert made.node_of("p") == "a"
-
-
-def test_what_a_node_says_is_looked_at_once_whatever_number_of_pods_would_end(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A pod may have 200 terms, and a node a hundred pods."""
-    asked: list[str] = []
-
-    def count(needs: PodNeeds, facts: NodeFacts, used: Amounts, **more: Any) -> Misfit | None:
-        asked.append(facts.name)
-        return find_misfit(needs, facts, used, **more)
-
-    made = site("a")
-    for number in range(20):
-        other(made, f"x{number}", "a", cpu="200m", priority=10)
-    monkeypatch.setattr("dra.pods.rules.find_misfit", count)
-    high = read_pod(versioned(pod("p", cpu="2", priority=100)))
-    hosts = made.cluster.hosts
-    victims = find_victims(high, hosts.facts["a"], hosts)
-    assert victims is not None
-    assert len(victims) == 10
-    assert asked == ["a"]

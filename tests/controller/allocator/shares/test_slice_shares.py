@@ -22,7 +22,6 @@ from tests.controller.allocator.shares.sliceshares import (
 from tests.controller.allocator.shares.test_shares import place
 from tests.controller.helpers.deciding import decide, devices, why
 from tests.controller.helpers.objects import (
-    allocated,
     claim,
     device_class,
     instance,
@@ -134,20 +133,6 @@ def test_a_configuration_with_a_share_in_a_class_of_ones_own_means_parts_of_slic
     body["metadata"] |= {"uid": "u", "resourceVersion": "1"}
     on.cluster.set_class(body)
     assert place(on, "a", request("r", "small"))["device"].endswith("-share")
-
-
-def test_a_slice_is_shared_or_had_alone_never_both() -> None:
-    known = with_gpus(shared())
-    seven = [claim(f"s{n}", request()) for n in range(7)]
-    given = decide(known, *seven[:6])
-    for body, device in zip(seven, devices(given), strict=False):
-        known.set_claim(versioned(allocated(body, "node-a", device)))
-    part = claim("p", asking())
-    (last,) = devices(decide(known, part))
-    assert last.removesuffix("-share") not in devices(given), "never one that is had alone"
-    known.set_claim(versioned(allocated(part, "node-a", last)))
-    assert "no room" in why(known, seven[6]).message
-    assert devices(decide(known, claim("q", asking()))) == [last]
 
 
 def test_selectors_that_do_not_look_at_the_type_are_given_no_part() -> None:

@@ -18,13 +18,6 @@ from tests.controller.serve.gangs.gangpods import NODES, create, delete, held, r
 from tests.controller.world.worldchecks import check_held_once
 
 
-def test_pods_beyond_those_that_are_needed_are_served_one_by_one() -> None:
-    bench = Bench(*NODES)
-    create(bench, "a", *range(8), size="4")
-    bench.run()
-    assert len(held(bench, "a")) == 6
-
-
 def test_gates_are_lifted_once_all_have_their_slices() -> None:
     desk = Desk()
     bench = Bench(*NODES, send=desk.send)

@@ -12,7 +12,7 @@ from dra.gangs.decision import GangDecision
 from dra.gangs.membership import NAME_LABEL
 from dra.kube.errors import ConflictError
 from tests.controller.helpers.bench import Bench
-from tests.controller.helpers.objects import claim, node, pod, request
+from tests.controller.helpers.objects import node
 from tests.controller.queue.test_held_back import for_ever
 from tests.controller.queue.test_overtaking import Stream
 from tests.controller.serve.gangs.gangpods import create, delete, held, refuse
@@ -86,35 +86,6 @@ def test_two_gangs_that_contend_are_served_one_after_the_other() -> None:
     assert not held(stream.bench, "b")
     delete(stream.bench, "a", 0, 1, 2)
     until_whole(stream, "b", 3, bound=LIFE + 3)
-
-
-@pytest.mark.parametrize("first", ["gang", "pod"])
-def test_a_gang_and_a_big_pod_that_contend_are_both_served(first: str) -> None:
-    stream = streamed("node-a")
-    bench = stream.bench
-    bench.claim(claim("big", request("r", "mig-7g.40gb")))
-    if first == "pod":
-        bench.pod(pod("p-big", "big"))
-        stream.second()
-    create(bench, "a", 0, 1, 2, size="3", profile="2g.10gb")
-    if first == "gang":
-        stream.second()
-        bench.pod(pod("p-big", "big"))
-    served, before = list[str](), stream.served()
-    for _ in range(2 * BOUND):
-        stream.second()
-        if bench.devices("big") and "big" not in served:
-            served.append("big")
-            bench.delete_pod("p-big")
-            bench.change_claim("big", allocation=None)
-        if held(bench, "a") and "a" not in served:
-            assert len(held(bench, "a")) == 3
-            served.append("a")
-            delete(bench, "a", 0, 1, 2)
-        if len(served) == 2:
-            break
-    assert sorted(served) == ["a", "big"]
-    assert stream.served() - before <= BOUND + LIFE + 3
 
 
 def one_is_deleted(stream: Stream) -> None:

@@ -78,28 +78,6 @@ def test_the_same_again_within_the_window_is_counted(
     assert stub.requests[3].body["count"] == 1
 
 
-@pytest.mark.parametrize(
-    ("regarding", "reason", "message", "warning"),
-    [
-        (thing("train-0", namespace="team", uid="another"), "Waiting", "full", False),
-        (POD, "Other", "full", False),
-        (POD, "Waiting", "fuller", False),
-        (POD, "Waiting", "full", True),
-    ],
-)
-def test_what_differs_is_another_event(
-    stub: Stub, make: Make, regarding: Obj, reason: str, message: str, *, warning: bool
-) -> None:
-    stub.calls += [OK, OK]
-    recorder = make()
-    recorder.emit(POD, "Waiting", "full")
-    recorder.emit(regarding, reason, message, warning=warning)
-    assert recorder.flush(PATIENCE)
-    assert sent(stub) == [("POST", EVENTS)] * 2
-    first, second = (request.body["metadata"]["name"] for request in stub.requests)
-    assert first != second
-
-
 def test_an_event_that_expired_on_the_server_is_created_again(
     stub: Stub, make: Make, clock: FakeClock
 ) -> None:
@@ -111,14 +89,6 @@ def test_an_event_that_expired_on_the_server_is_created_again(
         clock.at += 60
     assert [method for method, _ in sent(stub)] == ["POST", "PATCH", "POST"]
     assert recorder.dropped == 0
-
-
-@pytest.mark.parametrize("regarding", [{}, {"kind": "Pod", "metadata": {}}, None])
-def test_an_event_about_nothing_is_dropped_not_raised(make: Make, regarding: Any) -> None:
-    recorder = make()
-    recorder.emit(regarding, "Waiting", "full")
-    assert recorder.flush(PATIENCE)
-    assert recorder.dropped == 1
 
 
 @pytest.mark.parametrize(

@@ -25,16 +25,6 @@ def clock() -> FakeClock:
     return FakeClock(100)
 
 
-def test_a_renewal_moves_only_the_renew_time(server: LeaseServer, clock: FakeClock) -> None:
-    lock = candidate(server, clock, "a")
-    lock.try_hold()
-    before = server.spec
-    clock.at += 2
-    assert lock.try_hold() == 102
-    assert server.spec == before | {"renewTime": "2026-01-01T00:01:42.000000Z"}
-    assert server.writes == 2
-
-
 def test_a_hold_counts_from_before_the_request(server: LeaseServer, clock: FakeClock) -> None:
     def slowly() -> None:
         clock.at += 3

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from copy import deepcopy
@@ -187,21 +186,6 @@ def test_stop_returns_promptly_whatever_it_is_doing(stub: Stub, hasty: KubeApi, 
     reflector.stop()
 
 
-def test_stop_from_the_consumer_ends_the_mirror(stub: Stub, api: KubeApi) -> None:
-    stub.calls.append(listing(thing("a"), version=10))
-    stopped = threading.Event()
-
-    def stop(_: Change) -> None:
-        reflector.stop()
-        stopped.set()
-
-    reflector = Reflector(api, PODS, on_event=stop)
-    reflector.start()
-    assert stopped.wait(PATIENCE)
-    eventually(lambda: not any(t.name == "reflector pods" for t in threading.enumerate()))
-    assert watched_versions(stub) == []
-
-
 def test_after_a_restore_of_etcd_every_object_is_reported_anew(stub: Stub, start: Start) -> None:
     a, b, gone = thing("a", version=5), thing("b", version=6), thing("gone", version=20)
     stub.calls += [listing(a, b, gone, version=20), listing(a, thing("b", version=4), version=8)]
@@ -261,17 +245,6 @@ def test_a_watch_in_which_nothing_happened_goes_on(
     assert lists(stub) == 2
     assert stub.requests[2].query["limit"] == "1"
     assert [c.kind for c in changes] == ["added"], "what is asked is the version alone"
-
-
-def test_after_a_failure_a_watch_has_little_time_to_be_silent(
-    stub: Stub, start: Start, clock: FakeClock
-) -> None:
-    stub.calls += [listing(version=20)] * 3
-    stub.watches += [refuse(500), silent(clock), silent(clock)]
-    start()
-    eventually(lambda: len(watched_versions(stub)) == 4)
-    times = [float(r.query["timeoutSeconds"]) for r in stub.requests if r.is_watch]
-    assert [seconds > DOUBTFUL_SECONDS for seconds in times] == [True, False, True, True]
 
 
 def test_what_was_left_out_is_recalled(stub: Stub, start: Start, seen: Seen) -> None:
@@ -409,17 +382,3 @@ def test_an_object_that_it_cannot_understand_does_not_end_the_mirror(
     start()
     eventually(lambda: watched_versions(stub) == ["10", "20"])
     assert "unexpected failure" in caplog.text
-
-
-def test_a_long_outage_is_told_ever_more_rarely(
-    stub: Stub, start: Start, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.DEBUG, "dra.kube.reflector")
-    stub.calls.append(listing(version=10))
-    stub.watches += [refuse(500, message="etcd is down")] * 10 + [events(bookmark(11))]
-    start()
-    eventually(lambda: len(watched_versions(stub)) == 12)
-    told = [r for r in caplog.records if "etcd is down" in r.getMessage()]
-    assert len(told) == 10
-    assert sum(record.levelno >= logging.WARNING for record in told) == 3
-    assert "recovered after 10 failures" in caplog.text

@@ -185,14 +185,6 @@ def test_what_cannot_be_is_said_and_nothing_is_given_out(declare: Callable[..., 
         wait_state(rig, "success")
 
 
-def test_of_two_wrong_labels_the_present_one_is_told(declare: Callable[..., Rig]) -> None:
-    rig = declare()
-    label(rig, config="trios")
-    wait_state(rig, "failed", "label nvidia.com/mig.config: there is no layout 'trios'")
-    label(rig, config="quads")
-    wait_state(rig, "failed", "label nvidia.com/mig.config: there is no layout 'quads'")
-
-
 def test_what_was_made_stays_while_the_label_is_wrong_and_is_made_again_after_a_reset(
     declare: Callable[..., Rig],
 ) -> None:
@@ -243,18 +235,6 @@ def test_a_node_is_switched_between_whole_and_cut_when_idle(declare: Callable[..
     rig.delete_claim(only_allocated)
     wait_state(rig, "success")
     assert rig.machine.state().gpus[0].mig
-
-
-def test_a_mode_that_is_wanted_back_at_once_is_given_back(declare: Callable[..., Rig]) -> None:
-    rig = declare(H100, mode="on-demand")
-
-    def is_on() -> bool:
-        return rig.machine.state().gpus[0].mig
-
-    label(rig, mode="whole")
-    wait_for("off", lambda: not is_on())
-    label(rig, mode="on-demand")
-    wait_for("on", is_on)
 
 
 def test_a_change_of_mode_is_tried_again_while_a_monitor_holds_the_gpu(

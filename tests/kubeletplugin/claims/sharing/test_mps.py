@@ -257,16 +257,6 @@ def test_what_clients_write_has_a_bounded_file_system_of_its_own(
     assert mounts_below(sharing.folder) == []
 
 
-def test_without_limits_none_is_set(sharing: Rig, pods: DaemonPods) -> None:
-    ref = sharing.claim("gpu-1", config=[mps(kind="GpuConfig")])
-    sharing.prepared(ref)
-    assert control(sharing, ref.uid, "get_default_active_thread_percentage") == "100.0"
-    assert control(sharing, ref.uid, "get_default_device_pinned_mem_limit 0") == ""
-    assert list(edits(sharing, ref)["env"]) == ["CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps"]
-    assert sharing.unprepare(ref) == ""
-    assert pods.pods() == []
-
-
 def test_a_claim_is_not_prepared_before_its_daemon_is_ready(
     sharing: Rig, pods: DaemonPods, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,19 +77,6 @@ def test_what_a_process_had_set_when_it_was_killed_is_finished_or_put_back(
     assert [e.state for e in whole.journal()] == ([State.PREPARED] if wanted else [])
 
 
-def test_after_a_reboot_it_is_set_again_when_kubelet_asks(whole: Rig) -> None:
-    ref = whole.claim("gpu-0", config=[turns("Short")])
-    whole.prepared(ref)
-    whole.stop()
-    whole.machine.reboot()
-    assert lengths(whole) == [0, 0]
-    whole.start()
-    whole.prepared(ref)
-    assert lengths(whole) == [1, 0]
-    assert whole.unprepare(ref) == ""
-    assert lengths(whole) == [0, 0]
-
-
 def test_the_example_of_the_handbook_gets_what_it_asks_for(whole: Rig) -> None:
     claim, *pods = yaml.safe_load_all((EXAMPLES / "time-slicing.yaml").read_text())
     name = claim["metadata"]["name"]

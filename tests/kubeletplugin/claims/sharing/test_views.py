@@ -62,20 +62,6 @@ def test_a_gpu_that_is_held_whole_is_looked_at_too(make_rig: Callable[..., Rig])
     assert "is held by claim" in rig.refused(rig.claim("gpu-1"))
 
 
-def test_a_view_outlives_the_plugin_and_is_told_again(rig: Rig) -> None:
-    ref = view(rig, "gpu-0")
-    before = rig.prepared(ref)
-    rig.restart()
-    assert nodes(rig, ref) == [["/dev/nvidia0", MONITOR]]
-    assert [entry.view for entry in rig.journal()] == [True]
-    assert rig.prepared(ref) == before
-    slice_of = rig.claim("gpu-0-mig-7g40gb-0-0")
-    rig.prepared(slice_of)
-    rig.unprepare(slice_of)
-    assert rig.unprepare(ref) == ""
-    assert rig.clean()
-
-
 def test_a_view_that_a_lost_journal_held_takes_no_slice_away(rig: Rig) -> None:
     looking = view(rig, "gpu-0")
     reserve(rig, looking)

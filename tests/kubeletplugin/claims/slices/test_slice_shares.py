@@ -10,7 +10,7 @@ import pytest
 
 from dra.gpu.shares import ANY_TENANT, Share, ShareOffer
 from kubeletplugin.errors import BusyError
-from kubeletplugin.journal.entries import ARRIVING, HELD, Entry, State
+from kubeletplugin.journal.entries import ARRIVING, Entry, State
 from kubeletplugin.nvml.errors import NvmlError
 from tests.kubeletplugin.claims.slices.slicebench import CREATE_CI, CREATE_GI
 from tests.kubeletplugin.helpers.gpubench import UNKNOWN, GpuBench
@@ -85,15 +85,6 @@ def test_what_is_half_made_for_one_is_waited_for(bench: Bench, state: State) -> 
         bench.ensure(bench.share("b"))
     assert refused.value.passing
     assert len(bench.journal.entries()) == 1
-
-
-@pytest.mark.parametrize("state", [State.INTENT, State.CI_CREATED, *sorted(HELD)])
-def test_a_record_of_nothing_keeps_no_other_from_making_the_slice(
-    bench: Bench, state: State
-) -> None:
-    bench.journal.put(bench.share("a", state=state, gi_id=9, ci_id=0, mig_uuid="MIG-gone"))
-    made = bench.ensure(bench.share("b"))
-    assert (made.state, bench.calls(), bench.places()) == (State.CI_CREATED, MADE, [4])
 
 
 def test_a_slice_that_a_claim_has_alone_is_never_shared_nor_the_other_way(bench: Bench) -> None:

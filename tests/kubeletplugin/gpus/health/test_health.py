@@ -11,7 +11,6 @@ from api.kubelet.dra_health.v1 import api_pb2 as health_v1
 from api.kubelet.dra_health.v1 import api_pb2_grpc as health_v1_grpc
 from dra.common.resources import EVENTS, Obj
 from dra.gpu.inventory import ClaimRef
-from kubeletplugin import times
 from kubeletplugin.nvml.events import (
     APPLICATION_XIDS,
     HINTS,
@@ -179,36 +178,6 @@ def test_an_xid_of_a_program_says_nothing_of_the_hardware(rig: Rig) -> None:
     wait_for("the other GPU", lambda: reason(rig, 1) == "XidError")
     assert reason(rig) == ""
     assert ready(rig, ref) == ("True", "Prepared")
-
-
-def test_a_lost_gpu_is_heard_of_and_usable_when_it_is_back(
-    make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # What is known of the loss comes from the event set: nobody looks at the hardware.
-    monkeypatch.setattr(times, "POLL_SECONDS", 3600.0)
-    rig = make_rig()
-    rig.start()
-    lost, far = rig.claim(FIRST, expected=True), rig.claim(OTHER_GPU, expected=True)
-    for ref in (lost, far):
-        rig.prepared(ref)
-    rig.machine.lose(0)
-    wait_for("the MigNode", lambda: reason(rig) == "GpuLost")
-    wait_for("the condition", lambda: ready(rig, lost) == ("False", "GpuLost"))
-    assert reason(rig, 1) == ""
-    assert ready(rig, far) == ("True", "Prepared")
-    assert rig.prepared(rig.claim("gpu-1-mig-2g10gb-14-0"))
-    about = [("Node", rig.node), ("Pod", f"pod-of-{lost.name}"), ("ResourceClaim", lost.name)]
-    wait_for("events", lambda: told(rig, "GpuLost") == about)
-    for event in events(rig, "GpuLost"):
-        assert "fell off the bus; reset the GPU (kubectl mig drain" in event["message"]
-        assert f"gpu-0 --wait, nvidia-smi -r -i {rig.machine.gpu(0).uuid}," in event["message"]
-    rig.machine.recover(0)
-    assert rig.daemon is not None
-    rig.poll()
-    wait_for("the MigNode", lambda: reason(rig) == "" and rig.published())
-    lost_or_made_anew = (("False", "SliceLost"), ("True", "Prepared"))
-    wait_for("the condition", lambda: ready(rig, lost) in lost_or_made_anew)
-    assert rig.prepared(rig.claim(SECOND))
 
 
 def test_a_wait_for_events_that_hangs_stops_nothing(

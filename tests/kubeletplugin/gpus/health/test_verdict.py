@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from kubeletplugin import times
-from kubeletplugin.nvml.gpus import discover
 from sim.nvml.products import Variants
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.gpus.health.test_health import (
@@ -68,31 +66,6 @@ def test_a_verdict_on_a_gpu_that_is_worked_on_is_read_once_it_is_free(rig: Rig) 
         rig.machine.ask_recovery(1, 4)
         wait_for("the other GPU", lambda: other.card.condition.recovery)
         assert reason(rig) == ""
-    wait_for("the MigNode", lambda: reason(rig) == "GpuRecoveryAdvised" and rig.published())
-
-
-def test_a_verdict_is_told_though_somebody_has_begun_to_work_on_the_gpu_when_it_was_read(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert rig.daemon is not None
-    unit = rig.daemon.hardware.named("gpu-0")
-    other = rig.daemon.hardware.named("gpu-1")
-    wait_for("nobody at work", lambda: not unit.lock.is_held)
-    begun: list[bool] = []
-
-    def read_then_work(*arguments: Any, **named: Any) -> Any:
-        found = discover(*arguments, **named)
-        if not begun:
-            begun.append(unit.lock.enter(None))
-        return found
-
-    monkeypatch.setattr("kubeletplugin.gpus.hardware.discover", read_then_work)
-    rig.machine.disturb(0, recovery_action=4)
-    rig.machine.ask_recovery(1, 4)
-    wait_for("the other GPU", lambda: other.seen is not None and other.seen.reason)
-    assert unit.card.condition.recovery
-    assert reason(rig) == ""
-    unit.lock.leave()
     wait_for("the MigNode", lambda: reason(rig) == "GpuRecoveryAdvised" and rig.published())
 
 

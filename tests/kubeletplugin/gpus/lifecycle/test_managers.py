@@ -15,7 +15,6 @@ from dra.kube.reflector import Change, Reflector
 from kubeletplugin.gpus.node import conflict
 from kubeletplugin.journal.entries import State
 from kubeletplugin.options import Options
-from sim.nvml.faults import Fault
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers import rig as rig_module
 from tests.kubeletplugin.helpers.reported import events, reasons, verdict
@@ -173,20 +172,6 @@ def test_gpus_that_a_device_plugin_gives_out_are_unavailable(rig: Rig) -> None:
     assert "nvidia.com/gpu: 2" in verdict(rig, refused), "it lasts until somebody takes it away"
     assert rig.unprepare(ref) == ""
     assert rig.clean(), "what is ours is removed all the same"
-
-
-def test_a_gpu_that_is_found_later_is_unavailable_too(make_rig: Callable[..., Rig]) -> None:
-    rig = make_rig()
-    advertise(rig)
-    rig.machine.inject(
-        Fault(id="dead", function="nvmlDeviceGetUUID", action="return", gpu=1, times=0)
-    )
-    rig.start()
-    assert reasons(rig) == ["DevicePluginActive"]
-    rig.machine.clear_faults()
-    assert rig.daemon is not None
-    rig.daemon.hardware.discover()
-    wait_for("MigNode", lambda: reasons(rig) == ["DevicePluginActive"] * 2)
 
 
 def with_options(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:

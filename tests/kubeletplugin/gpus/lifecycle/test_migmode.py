@@ -3,26 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
-import sim.nvml
-from dra.kube.client import KubeApi
 from kubeletplugin import times
-from kubeletplugin.common import build_common
-from kubeletplugin.gpus.hardware import Hardware
-from kubeletplugin.gpus.migmode import MigMode
-from kubeletplugin.host.roots import Roots
-from kubeletplugin.nvml.session import Session
-from kubeletplugin.options import Options
-from kubeletplugin.telemetry.telemetry import Telemetry
-from sim.nvml.machine import GpuSpec, Machine
+from sim.nvml.machine import GpuSpec
 from sim.nvml.products import Variants
-from tests.dra.kube.clocks import FakeClock
-from tests.failures.helpers.folderapi import FolderHttp
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.gpus.lifecycle.test_managers import advertise, with_options
 from tests.kubeletplugin.helpers.reported import events, reasons
@@ -157,33 +143,3 @@ def test_mig_mode_is_tried_again_until_no_monitor_has_the_gpu_open(
         rig.start(ready=False)
     wait_for("the mode", lambda: reasons(rig) == [""])
     rig.prepared(rig.claim("gpu-0-mig-1g10gb-19-0"))
-
-
-def test_pauses_between_attempts_grow(folder: Path) -> None:
-    machine = Machine.create(folder / "hw", [GpuSpec(H100), GpuSpec(H100, mig=False)])
-    machine.start_monitor(1, 4711)
-    sim.nvml.install(machine.directory)
-    none, clock = Path("/nonexistent"), FakeClock()
-    roots = Roots(host=machine.host_root, driver=none, cdi=none, kubelet=none, state=folder)
-    options = Options(node_name="node", roots=roots)
-    api = KubeApi(FolderHttp(folder / "api"))
-    common = replace(build_common(options, api, Telemetry()), clock=clock)
-    session = Session()
-    session.names_processes = True
-    session.open()
-    hardware = Hardware(common, session)
-    hardware.discover()
-    mode = MigMode(common, hardware)
-    tries: list[float] = []
-    for _ in range(2400):
-        mode.settle(lambda _: True)
-        new = len(machine.mutations()) - len(tries)
-        tries += [clock.at] * new
-        clock.at += 1
-    pauses = [after - before for before, after in pairwise(tries)]
-    assert pauses == [10, 20, 40, 80, 160, 320, 600, 600]
-    machine.end_monitor(4711)
-    clock.at += 600
-    mode.settle(lambda _: True)
-    assert machine.gpu(1).mig, "of a GPU after one that is as it is wanted"
-    session.close()
