@@ -25,18 +25,12 @@ import yaml
 from dra.claims.reasons import NodeReason, Reason
 from dra.common.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIM_TEMPLATES, Obj
 from hack.cluster.chart import CHART, find
+from hack.handbook import registry_of_both, registry_of_controller, registry_of_plugin
 from sim.cluster.cluster import Cluster, ClusterShape, running_cluster
 from sim.processes import Process, Supervisor
 from tests.deploy.chart.charts import rendered
 from tests.deploy.test_objectives import PROMTOOL, RULES, every_rule
-from tests.docs.monitoring.test_observability import (
-    PAGE,
-    Described,
-    exported,
-    of_both,
-    of_controller,
-    of_plugin,
-)
+from tests.docs.monitoring.test_observability import PAGE, Described, exported
 from tests.helpers.scrape import get, logged_port
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.rig import exists
@@ -68,7 +62,7 @@ def queries() -> Iterator[tuple[Obj, str]]:
 def known(folder: Path) -> Described:
     """Every series of the programs with its labels, and those that rules record."""
     found: Described = {}
-    for registry in (of_controller(), of_plugin(folder), of_both()):
+    for registry in (registry_of_controller(), registry_of_plugin(folder), registry_of_both()):
         for name, (kind, labels) in exported(registry).items():
             if kind != "histogram":
                 found[name] = kind, labels

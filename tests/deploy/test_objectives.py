@@ -14,8 +14,9 @@ from prometheus_client import CollectorRegistry
 from dra.common.program import page as page_address
 from dra.common.resources import Obj
 from hack.cluster.chart import CHART, find
+from hack.handbook import registry_of_controller, registry_of_plugin
 from tests.deploy.chart.charts import rendered
-from tests.docs.monitoring.test_observability import PAGE, exported, of_controller, of_plugin
+from tests.docs.monitoring.test_observability import PAGE, exported
 
 RULES = CHART / "files" / "objectives.yaml"
 CASES = Path(__file__).parent / "objectives.yaml"
@@ -41,7 +42,7 @@ def series(registry: CollectorRegistry) -> set[str]:
 
 
 def test_every_rule_reads_metrics_or_rules_that_exist(tmp_path: Path) -> None:
-    known = series(of_controller()) | series(of_plugin(tmp_path))
+    known = series(registry_of_controller()) | series(registry_of_plugin(tmp_path))
     known |= {rule["record"] for rule in every_rule() if "record" in rule}
     for rule in every_rule():
         read = set(re.findall(r"mig_dra[\w:]+", rule["expr"]))
@@ -51,7 +52,7 @@ def test_every_rule_reads_metrics_or_rules_that_exist(tmp_path: Path) -> None:
 
 def test_every_bound_is_one_that_the_histogram_has(tmp_path: Path) -> None:
     bounds = set()
-    for registry in (of_controller(), of_plugin(tmp_path)):
+    for registry in (registry_of_controller(), registry_of_plugin(tmp_path)):
         for collector in registry._collector_to_names:
             name = getattr(collector, "_name", "")
             bounds |= {(name, str(b)) for b in getattr(collector, "_upper_bounds", ())}

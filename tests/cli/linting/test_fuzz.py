@@ -149,9 +149,10 @@ def manifests() -> list[Any]:
     found = [put(each) for each in yaml.safe_load_all(_MANIFESTS)]
     for path in sorted(Path(os.environ.get("MANIFESTS_OF", "/nowhere")).rglob("*.y*ml")):
         try:
-            found += [each for each in yaml.safe_load_all(path.read_text()) if each]
-        except yaml.YAMLError:
+            documents = [*yaml.safe_load_all(path.read_text())]
+        except (yaml.YAMLError, ValueError):
             continue
+        found += [each for each in documents if each and isinstance(each, dict)]
     return found
 
 

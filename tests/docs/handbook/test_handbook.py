@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
@@ -77,6 +78,35 @@ def test_manifests_say_what_they_are(block: Block) -> None:
 )
 def test_values_are_values_of_the_chart(block: Block) -> None:
     assert render(yaml.safe_load(block.text))
+
+
+def test_the_objects_of_an_installation_are_counted_by_kind() -> None:
+    page = (ROOT / "docs/install.md").read_text()
+    section = page.partition("### What is installed")[2].partition("\n## ")[0]
+    found = re.findall(r"^\| ([\d, ]+) \| ([A-Z][\w, ]+) \|", section, re.MULTILINE)
+    listed = {
+        kind: int(number)
+        for numbers, kinds in found
+        for number, kind in zip(numbers.split(", "), kinds.split(", "), strict=True)
+    }
+    assert listed == Counter(each["kind"] for each in render())
+
+
+def test_every_right_of_the_controller_is_named_in_the_page_on_security() -> None:
+    """Resources by the words of their kinds: ``podgroups`` are PodGroups."""
+    page = (ROOT / "docs/security.md").read_text().partition("| controller |")[2].partition("\n")[0]
+    words = page.lower().replace(" ", "")
+    rules = [
+        rule
+        for each in render({"nodeLabels": {"enabled": True}, "preemption": {"enabled": True}})
+        if each["kind"] in {"ClusterRole", "Role"} and "controller" in each["metadata"]["name"]
+        for rule in each["rules"]
+    ]
+    resources = {r.partition("/")[0] for rule in rules for r in rule["resources"]}
+    known = {"persistentvolumeclaims": "theirclaims", "resourceclaims": "claims"}
+    assert len(resources) > 10
+    missing = {r for r in resources if known.get(r, r).removesuffix("s") not in words}
+    assert not missing, f"docs/security.md, row of the controller: name {sorted(missing)}"
 
 
 def test_every_field_of_the_configuration_is_documented() -> None:

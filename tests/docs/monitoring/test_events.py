@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from cli.explaining.findings import Why
+from dra.allocator.explain.answers import AnswerReason
 from dra.claims.reasons import NodeReason, Reason
 from dra.claims.remedies import remedy
 from dra.gpu.inventory import GpuReason
+from dra.pods.nodefit import MisfitReason
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs/troubleshooting.md"
@@ -63,6 +66,12 @@ def test_every_reason_of_the_code_has_one_row_and_every_row_is_one(title: str) -
     assert len(documented) == len(known), (
         f"docs/troubleshooting.md, '{title}', has two rows for one reason"
     )
+
+
+def test_every_reason_of_an_explanation_has_its_row() -> None:
+    told = set(_REASON.findall(TEXT.partition("## Reasons")[2].partition("## Permanent")[0]))
+    known = {str(each) for reasons in (Why, AnswerReason, MisfitReason) for each in reasons}
+    assert known - told == set(), "docs/troubleshooting.md, 'From `kubectl mig explain`'"
 
 
 def test_every_reason_that_a_symptom_or_a_failure_names_has_a_row() -> None:
