@@ -32,7 +32,7 @@ _SHOWN = 40
 
 
 def on_page_markdown(markdown: str, **_: object) -> str:
-    """What mkdocs calls for each page: the page with its tables."""
+    """Return a page with its tables; mkdocs calls this for each."""
     return _MARKER.sub(lambda found: TABLES[found[1]](), markdown)
 
 
