@@ -9,7 +9,14 @@ from api.crds import mignode_definition
 from cli.doctoring.examination import Check, Evidence, Permission, fail, ok, unknown, warn
 from cli.output import counted, named
 from cli.site import NodeView
-from dra.claims.classes import ANY_SLICE_CLASS, GPU_CLASS, holders, is_generated, offered_profiles
+from dra.claims.classes import (
+    ANY_SLICE_CLASS,
+    GPU_CLASS,
+    holders,
+    how_to_make_way,
+    is_generated,
+    offered_profiles,
+)
 from dra.claims.reasons import NodeReason
 from dra.claims.remedies import remedy
 from dra.common.program import page
@@ -74,18 +81,20 @@ def classes(evidence: Evidence) -> Iterator[Check]:
         (frozenset(_profiles(node)) for node in facts.site.nodes), generated
     )
     wanted = {ANY_SLICE_CLASS, GPU_CLASS, *map(class_name, profiles)}
-    existing = {c["metadata"]["name"] for c in evidence.facts.class_objects}
-    taken = sorted((wanted & existing) - generated)
-    missing = sorted(wanted - existing)
+    existing = {c["metadata"]["name"]: c for c in evidence.facts.class_objects}
+    taken: dict[str, list[str]] = {}
+    for name in sorted((wanted & existing.keys()) - generated):
+        taken.setdefault(how_to_make_way(existing[name]), []).append(name)
+    missing = sorted(wanted - existing.keys())
     if missing:
         yield fail(
             f"DeviceClass {named(missing)} missing",
             "the controller makes them: see that it runs and leads",
         )
-    if taken:
+    for way, names in taken.items():
         yield warn(
-            f"DeviceClass {named(taken)} was made by somebody else: the controller leaves it alone",
-            "rename it if the generated one is wanted",
+            f"DeviceClass {named(names)} was made by somebody else: the controller leaves it alone",
+            way,
         )
     if not missing and not taken:
         yield ok(f"{len(generated)} DeviceClasses for {counted(len(profiles), 'profile')}")

@@ -154,6 +154,22 @@ def is_generated(obj: Mapping[str, Any], driver: str) -> bool:
     return bool(at(obj, "metadata", "labels", generated_label(driver)) == "true")
 
 
+def how_to_make_way(obj: Mapping[str, Any]) -> str:
+    """What to do about a class of another, which has the name of a generated one."""
+    suffix = generated_label("")
+    labels = at(obj, "metadata", "labels", default={})
+    makers = (
+        k.removesuffix(suffix) for k, v in labels.items() if k.endswith(suffix) and v == "true"
+    )
+    maker = next(makers, "")
+    if not maker:
+        return "rename it if the generated one is wanted"
+    return (
+        f"it was generated for the driver {maker}: if that is this driver's former name, delete "
+        f"all of these (kubectl delete deviceclasses -l {maker}{suffix}=true)"
+    )
+
+
 def generated_classes(driver: str, profiles: Iterable[str]) -> list[Obj]:
     """The classes to generate, for apply.
 

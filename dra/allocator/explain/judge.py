@@ -19,11 +19,16 @@ from dra.allocator.search.search import Search
 from dra.cel.kinds import Match
 from dra.cel.offers import GpuKind
 from dra.claims.allocation import MAX_RESULTS
+from dra.claims.classes import GPU_CLASS, NVIDIA_GPU_CLASS, SHARE_CLASS, SLICE_SHARE_CLASS
 from dra.claims.reasons import Obstacle, Reason
-from dra.claims.wants import Choices
+from dra.claims.wants import Choices, Want
 from dra.pods.nodefit import Misfit
 
 _PROFILE = re.compile(r"['\"](\d+g\.\d+gb[\w.+-]*)['\"]")
+
+
+_OF_GPUS = frozenset({GPU_CLASS, NVIDIA_GPU_CLASS, SHARE_CLASS})
+"""Classes of devices that GPUs offer whose MIG mode is off."""
 
 
 def _find_impossible(search: Search, fleet: Fleet) -> Obstacle | None:
@@ -41,7 +46,7 @@ def _unmatched(search: Search, fleet: Fleet) -> Obstacle | None:
                 break
             failure = failure if failure.error else match
         else:
-            return _impossible(search, index, failure, fleet, group[0].want.request)
+            return _impossible(search, index, failure, fleet, group[0].want)
     return None
 
 
@@ -130,7 +135,28 @@ def _who(search: Search, index: int) -> str:
     return f"request {search.wants[index][0].want.request!r}: allocationMode All"
 
 
-def _impossible(search: Search, index: int, failure: Match, fleet: Fleet, request: str) -> Obstacle:
+def _impossible(search: Search, index: int, failure: Match, fleet: Fleet, want: Want) -> Obstacle:
+    request, gpus = (
+        want.request,
+        [state.gpu for node in fleet.nodes.values() for state in node.gpus],
+    )
+    if ".shares." in " ".join(want.expressions):
+        message = (
+            f"request {request!r} asks for the capacity shares, as of NVIDIA's driver, which no "
+            f"device has here: ask for memory and cores, by the class {SHARE_CLASS} or "
+            f"{SLICE_SHARE_CLASS}"
+        )
+        return Obstacle(Reason.UNSUPPORTED, message)
+    if want.class_name in _OF_GPUS and not failure.error:
+        shares = want.class_name == SHARE_CLASS
+        whole = [gpu for gpu in gpus if not gpu.mig_enabled and (gpu.sharing or not shares)]
+        kinds = ", ".join(sorted({gpu.product_name for gpu in whole})) or "none"
+        where = " on nodes that give shares (--gpu-shares)" * shares
+        message = (
+            f"request {request!r}: no node offers a GPU that its selectors select; GPUs whose MIG "
+            f"mode is off{where} are: {kinds}"
+        )
+        return Obstacle(Reason.NO_SUCH_PROFILE, message)
     offered = sorted(fleet.profiles(), key=_profile_order)
     have = f"profiles are: {', '.join(offered)}" if offered else "no GPU is in MIG mode"
     expressions = " ".join(search.types[index].expressions)

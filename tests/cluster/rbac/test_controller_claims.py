@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import itertools
+import json
 from functools import partial
 from typing import Any
 
 import pytest
 
 from dra.common.resources import Obj
-from hack.cluster.api import Api, ApiError
+from hack.cluster.api import Api, ApiError, collection
 from hack.cluster.chart import find, render
 from hack.cluster.installation import Installation
 from sim.processes import wait_for
@@ -231,3 +232,29 @@ def test_it_comes_to_what_is_there(guarded: Api) -> None:
 def test_a_claim_for_an_extended_resource_has_it_not(guarded: Api) -> None:
     made_by_scheduler = {"resource.kubernetes.io/extended-resource-claim": "true"}
     assert finalizers(guarded, asks("mig-1g.5gb"), annotations=made_by_scheduler) == []
+
+
+# -- and parameters without white space, as every later patch encodes them
+
+PROTOBUF = "application/vnd.kubernetes.protobuf"
+
+
+@pytest.mark.parametrize("kind", ["ResourceClaim", "DeviceClass"])
+def test_parameters_are_stored_as_a_patch_encodes_them(guarded: Api, kind: str) -> None:
+    """kube-scheduler copies the bytes of both into allocations, which may not change."""
+    parameters = {"apiVersion": "mig.dra.dev/v1alpha1", "kind": "GpuConfig"}
+    config = {"config": [{"opaque": {"driver": "mig.dra.dev", "parameters": parameters}}]}
+    devices = {"devices": {"requests": [asks("other.example")], **config}}
+    body = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": kind,
+        "metadata": {"name": f"blanks-{next(_NUMBERS)}"},
+        "spec": config if kind == "DeviceClass" else devices,
+    }
+    path = collection(kind)
+    guarded.request("POST", path, body=json.dumps(body, indent=2))
+    headers = {**guarded.headers, "Accept": PROTOBUF}
+    path = f"{path}/{body['metadata']['name']}"
+    stored = guarded._answer("GET", path, headers=headers, timeout=15.0).data
+    assert json.dumps(parameters, separators=(",", ":")).encode() in stored
+    guarded.patch(kind, body["metadata"]["name"], {"metadata": {"labels": {"a": "b"}}})

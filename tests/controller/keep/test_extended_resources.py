@@ -128,10 +128,22 @@ def test_a_class_that_was_there_first_keeps_its_pods() -> None:
     assert carried(bench) == NAME, "it has given the name up"
 
 
-def test_a_class_of_a_generated_name_that_is_not_ours_is_not_spoken_of_twice(bench: Bench) -> None:
-    bench.cluster.set_class(versioned(foreign(name="mig-1g.5gb")))
+@pytest.mark.parametrize(
+    ("labels", "told"),
+    [
+        ({}, "rename it"),
+        ({"old.example/generated": "true"}, "delete deviceclasses -l old.example/generated=true"),
+    ],
+)
+def test_a_class_of_a_generated_name_that_is_not_ours_is_not_spoken_of_twice(
+    bench: Bench, labels: dict[str, str], told: str
+) -> None:
+    theirs = foreign(name="mig-1g.5gb")
+    theirs["metadata"]["labels"] = labels
+    bench.cluster.set_class(versioned(theirs))
     bench.run()
     assert bench.recorder.reasons("mig-1g.5gb") == ["DeviceClassConflict"]
+    assert any(told in message for *_, message in bench.recorder.events)
 
 
 def test_a_class_that_somebody_makes_while_ours_is_to_be_written_stays_theirs() -> None:

@@ -48,7 +48,7 @@ def test_mutating_policies_are_there_where_the_api_server_takes_them(
     objects = rendered_for(tmp_path, version, beta=beta)
     found = [each for each in objects if each["kind"] in POLICY_KINDS]
     versions = {each["apiVersion"].rpartition("/")[2] for each in found}
-    assert (versions, len(found)) == (({served}, 4) if served else (set(), 0))
+    assert (versions, len(found)) == (({served}, 6) if served else (set(), 0))
     (container,) = pod_spec(objects, "controller")["containers"]
     assert (FINALIZER_FLAG in container["args"]) is bool(served)
 

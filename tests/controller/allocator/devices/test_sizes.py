@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from dra.claims.reasons import Reason
+from dra.common.resources import Obj
 from dra.gpu.geometry import Geometry
 from tests.controller.helpers.deciding import decide, why
 from tests.controller.helpers.objects import (
@@ -43,6 +46,23 @@ def test_memory_beyond_every_profile_names_the_largest() -> None:
     found = why(known, claim("c", request("r", "mig.dra.dev", capacity=capacity)))
     assert found.reason is Reason.NO_SUCH_PROFILE
     assert "the largest is 7g.141gb with 143104Mi" in found.message
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        (request("r", "gpu.dra.dev"), "GPUs whose MIG mode is off are: none"),
+        (request("r", "gpu-share.dra.dev"), "on nodes that give shares (--gpu-shares) are: none"),
+        (
+            request("r", "gpu.dra.dev", capacity={"requests": {"shares": "1"}}),
+            "ask for memory and cores, by the class gpu-share.dra.dev or mig-share.dra.dev",
+        ),
+    ],
+)
+def test_a_request_for_whole_gpus_or_shares_gets_the_reason_that_is_true_of_them(
+    asked: Obj, told: str
+) -> None:
+    assert told in why(with_gpus(gpu(0)), claim("c", asked)).message
 
 
 def test_a_request_by_memory_gets_the_smallest_profile_of_all_products() -> None:
