@@ -156,7 +156,7 @@ def test_the_controller_takes_no_claim_of_another_drivers_class(
     requests = [{"name": "other", "exactly": {"deviceClassName": "other.example"}}]
     if asks == "beside ours":
         requests += claim["spec"]["devices"]["requests"]
-    body = {
+    body: Obj = {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",
         "metadata": {"name": "foreign"},
@@ -199,7 +199,7 @@ def either(*classes: str) -> Obj:
 
 def finalizers(api: Api, *requests: Obj, **metadata: Any) -> list[str]:
     """Those of a new claim with such requests."""
-    body = {
+    body: Obj = {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",
         "metadata": {"name": f"born-{next(_NUMBERS)}", **metadata},
@@ -245,7 +245,7 @@ def test_parameters_are_stored_as_a_patch_encodes_them(guarded: Api, kind: str) 
     parameters = {"apiVersion": "mig.dra.dev/v1alpha1", "kind": "GpuConfig"}
     config = {"config": [{"opaque": {"driver": "mig.dra.dev", "parameters": parameters}}]}
     devices = {"devices": {"requests": [asks("other.example")], **config}}
-    body = {
+    body: Obj = {
         "apiVersion": "resource.k8s.io/v1",
         "kind": kind,
         "metadata": {"name": f"blanks-{next(_NUMBERS)}"},
