@@ -155,7 +155,7 @@ def is_generated(obj: Mapping[str, Any], driver: str) -> bool:
 
 
 def how_to_make_way(obj: Mapping[str, Any]) -> str:
-    """What to do about a class of another, which has the name of a generated one."""
+    """Remedy for a class of another that has the name of a generated one."""
     suffix = generated_label("")
     labels = at(obj, "metadata", "labels", default={})
     makers = (
