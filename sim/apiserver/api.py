@@ -6,12 +6,12 @@ import json
 import logging
 import traceback
 from collections import Counter, OrderedDict, defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from sim.apiserver import deletion, discovery, errors, lists, pods
+from sim.apiserver import deletion, discovery, errors, lists, pods, scale
 from sim.apiserver.requests import resolve
 from sim.apiserver.tables import Form
 
@@ -87,6 +87,7 @@ class Api:
         }
         if (verb := verbs.get(request.method)) is None:
             raise errors.method_not_allowed()
+        pods.refuse_stream(self.registry, target)
         before = self.registry.store.version
         response = verb(request, target)
         if response.watch is None:
@@ -121,6 +122,8 @@ class Api:
         if target.subresource == "log":
             found = pods.upstream(self.registry, target, request.query.get("container", ""))
             return Response(200, content_type="text/plain", upstream=found)
+        if target.subresource == "scale":
+            return Response(200, _encode(scale.of(self.registry.get(target).obj)))
         form = Form.of(request)
         if request.flag("watch"):
             watch = lists.Watch(self.registry, target, request, form)
@@ -149,6 +152,8 @@ class Api:
         return self._one(201, target, request, record, *warnings)
 
     def _replace(self, request: Request, target: Target) -> Response:
+        if target.subresource == "scale":
+            return self._rescale(request, target)
         if not target.name or target.subresource not in ("", "status"):
             raise errors.method_not_allowed()
         body, options = request.parse(), request.options()
@@ -156,7 +161,14 @@ class Api:
         record = self.registry.update(target, lambda _: body, options, warnings)
         return self._one(200, target, request, record, *warnings)
 
+    def _rescale(self, request: Request, target: Target) -> Response:
+        whole, transform = replace(target, subresource=""), scale.change(request.parse())
+        record = self.registry.update(whole, transform, request.options(), [])
+        return Response(200, _encode(scale.of(record.obj)))
+
     def _patch(self, request: Request, target: Target) -> Response:
+        if target.subresource == "scale":
+            return self._rescale(request, target)
         if not target.name or target.subresource not in ("", "status"):
             raise errors.method_not_allowed()
         warnings: list[str] = []

@@ -22,6 +22,12 @@ _CALLS = {
     "binding": {"kind": "Binding", "verbs": ["create"]},
     "eviction": {"group": "policy", "version": "v1", "kind": "Eviction", "verbs": ["create"]},
     "log": {"kind": "Pod", "verbs": ["get"]},
+    "scale": {
+        "group": "autoscaling",
+        "version": "v1",
+        "kind": "Scale",
+        "verbs": ["get", "patch", "update"],
+    },
 }
 """Subresources that are no part of their object."""
 # That PATCH knows "fieldValidation" is what kubectl looks for to leave validation to the server.

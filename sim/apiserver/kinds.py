@@ -204,6 +204,26 @@ def grace_seconds(pod: Obj, asked: int | None) -> int:
     return 1 if seconds < 0 else seconds
 
 
+# --- workloads ----------------------------------------------------------------------------------
+def _check_workload(obj: Obj, _: Obj | None) -> Iterator[Cause]:
+    chosen = at(obj, "spec", "selector", "matchLabels", default={})
+    labels = at(obj, "spec", "template", "metadata", "labels", default={})
+    if not chosen:
+        yield Cause("FieldValueRequired", "spec.selector", "Required value")
+    elif any(labels.get(key) != text for key, text in chosen.items()):
+        text = "`selector` does not match template `labels`"
+        yield invalid("spec.template.metadata.labels", labels, text)
+
+
+_WORKLOAD = Kind(default=_default_spec, check=_check_workload, bumps_generation=True)
+
+
+def _begin_job(job: Obj, _: Environment) -> None:
+    spec = job["spec"]
+    if "completions" not in spec and "parallelism" not in spec:
+        spec |= {"completions": 1, "parallelism": 1}
+
+
 # --- nodes, namespaces, definitions -------------------------------------------------------------
 def _default_node(node: Obj, _: Environment) -> None:
     node.setdefault("spec", {})
@@ -338,6 +358,11 @@ KINDS: dict[tuple[str, str], Kind] = {
             "source": text_at(event, "source.component") or text_at(event, "reportingComponent")
         },
     ),
+    ("apps", "deployments"): _WORKLOAD,
+    ("apps", "replicasets"): _WORKLOAD,
+    ("apps", "statefulsets"): _WORKLOAD,
+    ("apps", "daemonsets"): _WORKLOAD,
+    ("batch", "jobs"): Kind(default=_default_spec, begin=_begin_job, bumps_generation=True),
     ("coordination.k8s.io", "leases"): Kind(default=_default_spec),
     ("apiextensions.k8s.io", "customresourcedefinitions"): Kind(
         default=_default_definition, bumps_generation=True, status_carries_metadata=False

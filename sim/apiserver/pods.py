@@ -14,7 +14,7 @@ from urllib.parse import quote
 from dra.common.resources import Obj, at
 from sim.apiserver import deletion, errors
 from sim.apiserver.requests import Target
-from sim.apiserver.resources import NODES
+from sim.apiserver.resources import NODES, STREAMS
 
 if TYPE_CHECKING:
     from sim.apiserver.registry import Registry
@@ -35,6 +35,16 @@ def create(registry: Registry, target: Target, body: Any) -> Obj:
     else:
         raise errors.method_not_allowed()
     return _SUCCESS
+
+
+def refuse_stream(registry: Registry, target: Target) -> None:
+    """Refuses, with the reason, what a program in a container would have to answer."""
+    if target.subresource in STREAMS:
+        registry.get(target)
+        raise errors.bad_request(
+            "no program runs in the containers of a simulated cluster: kubectl logs "
+            f"-n {target.namespace} {target.name} shows what they were given"
+        )
 
 
 def _bind(registry: Registry, target: Target, body: Obj) -> None:

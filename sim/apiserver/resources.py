@@ -82,24 +82,27 @@ _CONTAINER = struct(
     volumeMounts=keyed(ANY, "mountPath"),
     resources=struct(claims=keyed(ANY, "name", merge=False)),
 )
+_POD_SPEC = struct(
+    containers=keyed(_CONTAINER, "name"),
+    initContainers=keyed(_CONTAINER, "name"),
+    volumes=keyed(ANY, "name"),
+    imagePullSecrets=keyed(_REFERENCE, "name"),
+    resourceClaims=keyed(ANY, "name"),
+    schedulingGates=keyed(ANY, "name"),
+    nodeSelector=map_of(ANY, atomic=True),
+    affinity=struct(nodeAffinity=struct(requiredDuringSchedulingIgnoredDuringExecution=_REFERENCE)),
+)
 _POD = _kind(
-    spec=struct(
-        containers=keyed(_CONTAINER, "name"),
-        initContainers=keyed(_CONTAINER, "name"),
-        volumes=keyed(ANY, "name"),
-        imagePullSecrets=keyed(_REFERENCE, "name"),
-        resourceClaims=keyed(ANY, "name"),
-        schedulingGates=keyed(ANY, "name"),
-        nodeSelector=map_of(ANY, atomic=True),
-        affinity=struct(
-            nodeAffinity=struct(requiredDuringSchedulingIgnoredDuringExecution=_REFERENCE)
-        ),
-    ),
+    spec=_POD_SPEC,
     status=struct(
         conditions=_CONDITIONS,
         podIPs=keyed(ANY, "ip"),
         resourceClaimStatuses=keyed(ANY, "name"),
     ),
+)
+_WORKLOAD = _kind(
+    spec=struct(template=struct(metadata=METADATA, spec=_POD_SPEC)),
+    status=struct(conditions=_CONDITIONS),
 )
 _NODE = _kind(
     spec=struct(taints=_LISTS), status=struct(conditions=_CONDITIONS, addresses=keyed(ANY, "type"))
@@ -161,7 +164,9 @@ _STATUS = ("status",)
 _DRA = "resource.k8s.io"
 _CRDS = "apiextensions.k8s.io"
 _ADMISSION = "admissionregistration.k8s.io"
-_POD_CALLS = ("status", "binding", "eviction", "log")
+STREAMS = ("exec", "attach", "portforward")
+"""Subresources of a pod that need a program in its containers."""
+_POD_CALLS = ("status", "binding", "eviction", "log", *STREAMS)
 
 
 def _of(group: str, plural: str, kind: str, *short: str, **more: Any) -> ResourceType:
@@ -172,6 +177,10 @@ def _global(group: str, plural: str, kind: str, *short: str, **more: Any) -> Res
     return _of(group, plural, kind, *short, namespaced=False, **more)
 
 
+def _workload(names: tuple[str, ...], *subresources: str) -> ResourceType:
+    return _of(*names, shape=_WORKLOAD, subresources=subresources, categories=("all",))
+
+
 _SPACE = _kind(spec=ANY, status=ANY)
 NAMESPACES = _global("", "namespaces", "Namespace", "ns", shape=_SPACE, subresources=_STATUS)
 NODES = _global("", "nodes", "Node", "no", shape=_NODE, subresources=_STATUS)
@@ -180,14 +189,18 @@ CUSTOM_RESOURCE_DEFINITIONS = _global(
     shape=_DEFINITION,
     subresources=_STATUS,
 )
-_IDLE = (
-    ("", "services", "Service", "svc"),
-    ("", "resourcequotas", "ResourceQuota", "quota"),
+_WORKLOADS = (
     ("apps", "daemonsets", "DaemonSet", "ds"),
+    ("batch", "jobs", "Job"),
+)
+_SCALED = (
     ("apps", "deployments", "Deployment", "deploy"),
     ("apps", "replicasets", "ReplicaSet", "rs"),
     ("apps", "statefulsets", "StatefulSet", "sts"),
-    ("batch", "jobs", "Job"),
+)
+_IDLE = (
+    ("", "services", "Service", "svc"),
+    ("", "resourcequotas", "ResourceQuota", "quota"),
     ("rbac.authorization.k8s.io", "roles", "Role"),
     ("rbac.authorization.k8s.io", "rolebindings", "RoleBinding"),
 )
@@ -213,6 +226,8 @@ BUILTIN: tuple[ResourceType, ...] = (
     _of(_DRA, "resourceclaimtemplates", "ResourceClaimTemplate", shape=_TEMPLATE),
     _global(_DRA, "resourceslices", "ResourceSlice", shape=_SLICE),
     _global(_DRA, "deviceclasses", "DeviceClass", shape=_CLASS),
+    *(_workload(names, *_STATUS) for names in _WORKLOADS),
+    *(_workload(names, *_STATUS, "scale") for names in _SCALED),
     *(_of(*names, idle=True, subresources=_STATUS) for names in _IDLE),
     *(_global(*names, idle=True) for names in _IDLE_GLOBAL),
 )

@@ -77,6 +77,22 @@ def _claim_state(claim: Obj) -> str:
     return ",".join([*states, "reserved"] if status.get("reservedFor") else states)
 
 
+def _ready_of(obj: Obj) -> str:
+    ready = at(obj, "status", "readyReplicas", default=0)
+    return f"{ready}/{obj['spec'].get('replicas', 1)}"
+
+
+def _job_status(job: Obj) -> str:
+    ended = (c["type"] for c in at(job, "status", "conditions"))
+    return next(ended, "Suspended" if job["spec"].get("suspend") else "Running")
+
+
+def _job_completions(job: Obj) -> str:
+    spec = job["spec"]
+    wanted = spec.get("completions", f"1 of {spec.get('parallelism', 1)}")
+    return f"{at(job, 'status', 'succeeded', default=0)}/{wanted}"
+
+
 def _event_object(event: Obj) -> str:
     about = event.get("involvedObject", {})
     return f"{about.get('kind', '').lower()}/{about.get('name', '')}"
@@ -127,6 +143,29 @@ BUILTIN: dict[str, tuple[Column, ...]] = {
         Column("Name", ".metadata.name", format="name", wide=True),
     ),
     "namespaces": (NAME, Column("Status", ".status.phase"), AGE),
+    "deployments": (
+        NAME,
+        Column("Ready", _ready_of),
+        Column("Up-to-date", ".status.updatedReplicas", type="integer", otherwise=0),
+        Column("Available", ".status.availableReplicas", type="integer", otherwise=0),
+        AGE,
+    ),
+    "replicasets": (
+        NAME,
+        Column("Desired", ".spec.replicas", type="integer", otherwise=1),
+        Column("Current", ".status.replicas", type="integer", otherwise=0),
+        Column("Ready", ".status.readyReplicas", type="integer", otherwise=0),
+        AGE,
+    ),
+    "statefulsets": (NAME, Column("Ready", _ready_of), AGE),
+    "daemonsets": (
+        NAME,
+        Column("Desired", ".status.desiredNumberScheduled", type="integer", otherwise=0),
+        Column("Current", ".status.currentNumberScheduled", type="integer", otherwise=0),
+        Column("Ready", ".status.numberReady", type="integer", otherwise=0),
+        AGE,
+    ),
+    "jobs": (NAME, Column("Status", _job_status), Column("Completions", _job_completions), AGE),
 }
 """Columns by plural; kinds that are not here show name and age."""
 

@@ -33,6 +33,7 @@ from sim.nvml.machine import GpuSpec, Machine
 from sim.nvml.products import ContentError, Product, load_product
 from sim.processes import ClusterError, Supervisor
 from sim.scheduler import Scheduler
+from sim.workloads import WorkloadController
 
 
 @click.command()
@@ -43,6 +44,7 @@ def main(kubeconfig: str | None, log_level: str) -> None:
     configure_logging(log_level)
     run_until_signal(
         ClaimController(KubeApi.connect(kubeconfig, user_agent="kcm-stand-in")),
+        WorkloadController(KubeApi.connect(kubeconfig, user_agent="workloads-stand-in")),
         Scheduler(KubeApi.connect(kubeconfig, user_agent="scheduler-stand-in")),
     )
 

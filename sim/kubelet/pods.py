@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import random
+import re
 import shutil
 import threading
 from collections.abc import Mapping
@@ -24,6 +25,7 @@ from sim.kubelet.claims import ClaimManager
 from sim.kubelet.containers import container_view, log_text, resolve
 from sim.kubelet.plugins import ClaimError, ContainerError
 
+_SLEEP = re.compile(r"\bsleep +(\d+(?:\.\d+)?)(?=[\s;&]|$)")
 TERMINAL = frozenset({"Succeeded", "Failed"})
 
 
@@ -53,12 +55,27 @@ def running(pod: Obj, now: datetime, *, ip: str) -> Obj:
     return _status(pod, "Running", now, states=states) | {"podIP": ip, "podIPs": [{"ip": ip}]}
 
 
-def terminated(pod: Obj, now: datetime) -> Obj:
-    """``Failed``: the containers were told to end."""
+def terminated(pod: Obj, now: datetime, *, code: int = 143) -> Obj:
+    """The containers were told to end, ``Failed``; ``Succeeded`` with ``code`` 0."""
     started = started_at(pod)
-    state = _terminated(rfc3339(started) if started else "", rfc3339(now), code=143)
+    state = _terminated(rfc3339(started) if started else "", rfc3339(now), code=code)
     states = {"containers": {"terminated": state}, "init": {"terminated": state}}
-    return _status(pod, "Failed", now, states=states)
+    return _status(pod, "Failed" if code else "Succeeded", now, states=states)
+
+
+def seconds_of(pod: Obj) -> float | None:
+    """Seconds until a pod ends by itself; None of one that runs until somebody deletes it.
+
+    No program runs: a pod that is not to be started again ends after the seconds that its commands
+    ``sleep``, if all of its containers do.
+    """
+    if pod["spec"].get("restartPolicy", "Always") == "Always":
+        return None
+    lengths = []
+    for container in pod["spec"].get("containers", ()):
+        words = " ".join([*container.get("command", ()), *container.get("args", ())])
+        lengths.append(sum(map(float, _SLEEP.findall(words))))
+    return max(lengths) if lengths and all(lengths) else None
 
 
 def started_at(pod: Obj) -> datetime | None:
@@ -246,7 +263,13 @@ class PodRunner:
         try:
             if is_deleting(pod) or is_terminal(pod):
                 return self._end(pod)
-            return self._start(pod) if started is None else None
+            if started is None:
+                return self._start(pod)
+            seconds = seconds_of(pod)
+            if seconds is None:
+                return None
+            left = seconds - (_now() - started).total_seconds()
+            return left if left > 0 else self._end(pod, code=0)
         except ObjectNotFoundError:
             return None
 
@@ -274,7 +297,7 @@ class PodRunner:
         with self._lock:
             self._started[uid] = started
         _log.info("pod %s runs", _name(pod))
-        return None
+        return seconds_of(pod)
 
     def _create_containers(self, pod: Obj) -> None:
         folder = self._folder(pod["metadata"]["uid"]) / "containers"
@@ -285,7 +308,7 @@ class PodRunner:
             view = container_view(container, ids, resolve(self._cdi_root, ids))
             (folder / f"{container['name']}.json").write_text(json.dumps(view, indent=2) + "\n")
 
-    def _end(self, pod: Obj) -> float | None:
+    def _end(self, pod: Obj, *, code: int = 143) -> float | None:
         """Unprepares, then the terminal status, then the deletion: kubelet's order."""
         metadata = pod["metadata"]
         try:
@@ -296,7 +319,7 @@ class PodRunner:
             self._events.emit(pod, "FailedUnprepareDynamicResources", message, warning=True)
             return self._retries.after_other()
         if not is_terminal(pod):
-            pod = self._write(pod, terminated(pod, _now()))
+            pod = self._write(pod, terminated(pod, _now(), code=code))
             _log.info("pod %s ended", _name(pod))
         if is_deleting(pod):
             try:

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from dra.common.resources import PODS
+from dra.common.resources import PODS, Obj, Resource
 from dra.kube.client import KubeApi
+from sim.workloads import DEPLOYMENTS, JOBS
 from tests.helpers.waiting import PATIENCE, wait_for
 from tests.sim import standins
 from tests.sim.cluster.conftest import processes_in
@@ -94,12 +95,34 @@ def test_it_is_used_as_it_says_and_lives_until_a_stand_in_dies(up: Up) -> None:
     log = up.home / "logs" / "plugin-node-1.log"
     wait_for("registration", lambda: log.read_text().count("registered with kubelet") == 2)
     _run_pod(up.api, "second")
+    _run_workloads(up.api)
     up.api.delete(PODS, "first", namespace="default")
     wait_for("first gone", lambda: gone(lambda: standins.get_pod(up.api, "first")))
     up.kill("kubelet")
     assert up.process.wait(PATIENCE) == 1
     up.says("kubelet-node-1 was killed by signal 9. The end of its log:")
     assert "registered DRA driver" in up.log.read_text()
+
+
+def _run_workloads(api: KubeApi) -> None:
+    """A Deployment's pod gets a slice, and a Job's ends."""
+    pod = standins.pod("a", claim={"resourceClaimTemplateName": "one"})
+    template = {"metadata": {"labels": {"app": "a"}}, "spec": pod["spec"]}
+    chosen = {"selector": {"matchLabels": {"app": "a"}}, "template": template}
+    metadata = {"name": "a", "namespace": "default"}
+    api.create(DEPLOYMENTS, {"metadata": metadata, "spec": {"replicas": 1, **chosen}})
+    container = {"name": "main", "image": "app", "command": ["sleep", "1"]}
+    once = {"spec": {"restartPolicy": "Never", "containers": [container]}}
+    api.create(JOBS, {"metadata": metadata, "spec": {"template": once}})
+
+    def status(resource: Resource) -> Obj:
+        found: Obj = api.get(resource, "a", namespace="default").get("status", {})
+        return found
+
+    wait_for("its pod", lambda: status(DEPLOYMENTS).get("readyReplicas") == 1)
+    wait_for("the job's end", lambda: status(JOBS).get("completionTime"))
+    for resource in (DEPLOYMENTS, JOBS):
+        api.delete(resource, "a", namespace="default")
 
 
 def _start_and_end_another(home: Path) -> None:

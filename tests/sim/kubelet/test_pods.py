@@ -133,6 +133,28 @@ def test_a_deleted_pod_is_unprepared_before_it_is_gone(
     wait_for("clean-up", lambda: not folder.exists())
 
 
+def test_a_pod_whose_command_sleeps_ends_by_itself_unless_it_is_started_again(
+    api: KubeApi, plugin: FakePlugin, claim: Obj
+) -> None:
+    for name, policy, command in (
+        ("ends", "Never", "nvidia-smi -L; sleep 0.2 && echo"),
+        ("again", "Always", "sleep 0.1"),
+        ("forever", "OnFailure", "sleep infinity"),
+    ):
+        body = standins.pod(name, claim={"resourceClaimName": "shared"}, restartPolicy=policy)
+        body["spec"]["containers"][0]["command"] = ["sh", "-c", command]
+        bind_pod(api, body, claim)
+    wait_for("its end", lambda: phase(api, "ends") == "Succeeded")
+    (state,) = get_pod(api, "ends")["status"]["containerStatuses"]
+    assert state["state"]["terminated"]["exitCode"] == 0
+    for name in ("again", "forever"):
+        _runs(api, name)
+    assert plugin.uids("unprepare") == []
+    for name in ("again", "forever"):
+        api.delete(PODS, name, namespace="default", grace_seconds=0)
+    wait_for("unprepare", lambda: plugin.uids("unprepare") == [claim["metadata"]["uid"]])
+
+
 def test_a_shared_claim_is_prepared_once_and_unprepared_after_the_last_pod(
     api: KubeApi, plugin: FakePlugin, claim: Obj
 ) -> None:

@@ -148,3 +148,42 @@ def test_delete_waits_until_the_object_is_gone(
     assert 'configmap "m" deleted' in said
     api.get(f"{path}/m").refused(404)
     assert "not found" in kubectl("delete", "-n", namespace, "cm", "m", fails=True)
+
+
+def test_a_workload_is_scaled_and_shown_and_one_that_selects_other_pods_refused(
+    kubectl: Callable[..., str], namespace: str
+) -> None:
+    labels = {"app": "a"}
+    template = {"metadata": {"labels": labels}, "spec": pod("p")["spec"]}
+    spec: dict[str, Any] = {
+        "replicas": 2,
+        "selector": {"matchLabels": labels},
+        "template": template,
+    }
+    body = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}}
+    where = ("-n", namespace)
+    said = kubectl("apply", *where, "-f", "-", stdin=[{**body, "spec": spec}])
+    assert said == "deployment.apps/web created\n", "nothing is warned of"
+    assert kubectl("scale", *where, "deploy/web", "--replicas=5") == "deployment.apps/web scaled\n"
+    assert kubectl("get", *where, "deploy").splitlines()[1].split()[:4] == ["web", "0/5", "0", "0"]
+    assert kubectl("get", *where, "deploy", "web", "-o", "jsonpath={.metadata.generation}") == "2"
+    image = ("set", "image", *where, "deploy/web", "main=other")
+    kubectl(*image)
+    found = json.loads(kubectl("get", *where, "deploy", "web", "-o", "json"))["spec"]
+    (container,) = found["template"]["spec"]["containers"]
+    assert container == spec["template"]["spec"]["containers"][0] | {"image": "other"}
+    wrong = {**spec, "selector": {"matchLabels": {"app": "b"}}}
+    refused = kubectl("create", *where, "-f", "-", stdin=[{**body, "spec": wrong}], fails=True)
+    assert "`selector` does not match template `labels`" in refused
+
+
+def test_what_needs_a_running_program_is_refused_with_one_sentence(
+    kubectl: Callable[..., str], namespace: str
+) -> None:
+    kubectl("apply", "-n", namespace, "-f", "-", stdin=[pod("p")])
+    sentence = "no program runs in the containers of a simulated cluster: kubectl logs "
+    sentence += f"-n {namespace} p shows what they were given\n"
+    running = ("pod", "p", "--subresource=status", "-p", '{"status": {"phase": "Running"}}')
+    kubectl("-n", namespace, "patch", *running)
+    for command in (("exec", "p", "--", "ls"), ("port-forward", "p", "1:1")):
+        assert kubectl("-n", namespace, *command, fails=True).endswith(sentence)
