@@ -313,17 +313,63 @@ class Drain(_Value, frozen=True):
         return not self.gpus or gpu in self.gpus
 
 
+class KeptLabel(_Value, frozen=True):
+    """A label of the Node as it was before a takeover changed it."""
+
+    key: Annotated[str, Meta(max_length=317)]
+    value: Word
+
+
+class KeptInstance(_Value, frozen=True):
+    """A GPU instance as it was before a takeover. ``gpu``: UUID of its GPU."""
+
+    gpu: Uuid
+    placement: Placement
+    profile_id: ProfileId
+
+
+class Takeover(_Struct, frozen=True):
+    """Wish of an administrator that this driver take the node's GPUs over, or hand them back.
+
+    ``wish``: ``take`` or ``return``. ``since``: time (RFC 3339), which tells one wish from another.
+    ``labels``, ``instances``: what was there before. ``restore``: make ``instances`` again.
+    """
+
+    wish: Word
+    since: Time
+    labels: Annotated[tuple[KeptLabel, ...], Meta(max_length=8)] = ()
+    instances: Annotated[tuple[KeptInstance, ...], Meta(max_length=512)] = ()
+    restore: bool = False
+
+    @property
+    def is_return(self) -> bool:
+        """True if the node is to be handed back."""
+        return self.wish == "return"
+
+
+class TakeoverProgress(_Value, frozen=True):
+    """Progress of a takeover or of its return. ``since``: of the wish that it is about.
+
+    ``state``: ``pending``, ``success`` or ``failed``. ``message``: what is left, and why.
+    """
+
+    since: Time
+    state: Word
+    message: Text = ""
+
+
 class MigNodeSpec(_Struct, frozen=True):
     """Driver and allocator of the node's devices, and requests to the plugin.
 
-    ``allocator``: ``controller`` or ``scheduler``. ``drain`` is written by the administrator,
-    every other field by the plugin.
+    ``allocator``: ``controller`` or ``scheduler``. ``drain`` and ``takeover`` are written by the
+    administrator, every other field by the plugin.
     """
 
     driver: Word
     pool: Name
     allocator: Word
     drain: Drain | None = None
+    takeover: Takeover | None = None
 
 
 class FailedClaim(_Value, frozen=True):
@@ -379,6 +425,7 @@ class MigNodeStatus(_Struct, frozen=True):
     resumed: Time = ""
     last_heartbeat_time: Time = ""
     mode: NodeMode | None = None
+    takeover: TakeoverProgress | None = None
     failed_claims: Annotated[tuple[FailedClaim, ...], Meta(max_length=64)] = ()
     capabilities: Annotated[tuple[Word, ...], Meta(max_length=16)] = ()
     geometries: Annotated[list[GeometryField], Meta(max_length=MOST_GEOMETRIES)] = msgspec.field(

@@ -256,6 +256,9 @@ class NodeView:
         if mode is not None and mode.state != "success":
             what = f"layout {mode.layout}" if mode.layout else f"mode {mode.mode}"
             found.append(f"{what} is {mode.state}: {mode.message}")
+        wish, progress = self.inventory.takeover, self.inventory.progress
+        if wish and progress and progress.since == wish.since and progress.state != "success":
+            found.append(f"its takeover ({wish.wish}) is {progress.state}: {progress.message}")
         return found
 
 

@@ -116,6 +116,19 @@ of it."""
 GIVEN_PAUSE_SECONDS, LONGEST_GIVEN_PAUSE_SECONDS = 5.0, 300.0
 """First and longest pause before claims are listed again for a GPU that is to change."""
 
+# -- A node that is taken over from another manager.
+
+TAKEOVER_LOOK_SECONDS = 10.0
+"""Pause before kubelet is asked again who has instances of others."""
+
+TAKEOVER_PAUSE_SECONDS = 30.0
+"""Time for which an instance of others has to be seen unused before it is removed. Kubelet lists a
+pod from its admission on, before its containers."""
+
+TAKEOVER_QUIET_SECONDS = 330.0
+"""The same where no label keeps the other manager off the node. More than the 300 s for which
+kubelet waits for a device plugin that may come back (endpointStopGracePeriod)."""
+
 # -- A claim that failed.
 
 LISTED_SECONDS = 600.0

@@ -158,7 +158,8 @@ def text_of(site: Site, node: str, answer: GpuAnswer) -> str:
 
 def _who(slot: Slot) -> str:
     if slot.claim is None:
-        return f"a {slot.state} instance"
+        users = f", {slot.message}," if slot.message and slot.state == "foreign" else ""
+        return f"a {slot.state} instance{users}"
     pods = f" of pod {', '.join(slot.pods)}" if slot.pods else ""
     return f"claim {slot.claim}{pods}"
 

@@ -101,6 +101,10 @@ class NodeReason(StrEnum):
     DEVICE_PLUGIN = GpuReason.DEVICE_PLUGIN
     DRIVER_INCOMPLETE = "DriverIncomplete"
     NVIDIA_DRA = GpuReason.NVIDIA_DRA
+    TAKEOVER = GpuReason.TAKEOVER
+    TAKEN_OVER = "NodeTakenOver"
+    HANDED_BACK = GpuReason.HANDED_BACK
+    INSTANCE_REMOVED = "ForeignInstanceRemoved"
     PAUSED = GpuReason.PAUSED
     RELEASED = GpuReason.RELEASED
     BACK_IN_SERVICE = "GpuBackInService"

@@ -28,6 +28,8 @@ _REMEDIES: Mapping[str, str] = {
     GpuReason.DEVICE_PLUGIN: "keep it off the node, or pass --ignore-other-managers",
     GpuReason.NVIDIA_DRA: "nvidia.com/gpu.deploy.dra-driver=false, or the node affinity of its "
     "chart",
+    GpuReason.TAKEOVER: "what kubectl mig takeover {node} --status names",
+    GpuReason.HANDED_BACK: "kubectl mig takeover {node}, if the node is to come back",
     GpuReason.LAYOUT_PENDING: "end the pods that are named, or wait",
     GpuReason.LAYOUT_FAILED: "correct what the message names",
     GpuReason.NOT_READY: "look at the plugin's pod and its log on that node",

@@ -117,7 +117,9 @@ def holdings(gpu: Gpu, claims: Mapping[tuple[str, Device], ClaimRef]) -> Iterabl
 def _holder(instance: Instance, *, ended: bool) -> str:
     state = instance.state.value
     if instance.claim is None:
-        why = f" ({instance.message})" if instance.message else ""
+        # Of a foreign instance the message names a pod, which other tenants are not told.
+        is_told = instance.message and instance.state is not InstanceState.FOREIGN
+        why = f" ({instance.message})" if is_told else ""
         return f"{state} instance at {instance.placement}{why}"
     if instance.state in (InstanceState.PREPARING, InstanceState.PREPARED):
         if ended:

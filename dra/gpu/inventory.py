@@ -14,7 +14,11 @@ from api.mignode import (
     IdleInstance,
     Instance,
     InstanceState,
+    KeptInstance,
+    KeptLabel,
     NodeMode,
+    Takeover,
+    TakeoverProgress,
 )
 from dra.gpu.geometry import Geometry, Usage
 from dra.gpu.names import gpu_name
@@ -37,8 +41,12 @@ __all__ = [
     "Instance",
     "InstanceState",
     "Inventory",
+    "KeptInstance",
+    "KeptLabel",
     "NodeMode",
     "Publication",
+    "Takeover",
+    "TakeoverProgress",
 ]
 
 HOST_USERS_ONLY = "HostUsersOnly"
@@ -132,6 +140,9 @@ class GpuReason(StrEnum):
     PAUSED = "GpuClientsPaused"
     MIG_MANAGER = "MIGManagerActive"
     DEVICE_PLUGIN = "DevicePluginActive"
+    TAKEOVER = "TakeoverPending"
+    """Another manager still gives the node's GPUs out, or pods of it have the GPU."""
+    HANDED_BACK = "NodeHandedBack"
     NVIDIA_DRA = "NvidiaDraDriverActive"
     LAYOUT_PENDING = "LayoutPending"
     """The GPU is not yet in the state that the node's mode wants."""
@@ -196,7 +207,8 @@ class Inventory:
     """A node's GPUs and what allocates them. ``pool`` is the pool of the node's devices.
 
     ``publication`` is None where nobody asked for ResourceSlices, ``drain`` where nothing is
-    drained. ``cdi_hook`` is the hook program on the node that containers' CDI specs use.
+    drained, ``takeover`` where no administrator has asked for one; ``progress`` is that of the
+    takeover. ``cdi_hook`` is the hook program on the node that containers' CDI specs use.
     ``resumed`` is when kubelet could call the plugin again (RFC 3339 with microseconds), empty if
     no call was missed. ``mode`` is None where no class of nodes is configured. ``capabilities`` are
     words for abilities that not every node has.
@@ -214,6 +226,8 @@ class Inventory:
     message: str = ""
     publication: Publication | None = None
     drain: Drain | None = None
+    takeover: Takeover | None = None
+    progress: TakeoverProgress | None = None
     resumed: str = ""
     failed_claims: tuple[FailedClaim, ...] = ()
     mode: NodeMode | None = None

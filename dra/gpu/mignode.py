@@ -21,7 +21,6 @@ from dra.gpu.geometry import Engines, Geometry, Placement, Profile
 from dra.gpu.inventory import (
     AllocatorKind,
     ClaimRef,
-    Drain,
     Gpu,
     GpuFacts,
     GpuHealth,
@@ -56,13 +55,14 @@ def to_mignode(inventory: Inventory, *, transition_time: str = "") -> Obj:
     known = [*dict.fromkeys(g.geometry for g in inventory.gpus if g.geometry is not None)]
     told = enumerate(known[: wire.MOST_GEOMETRIES])
     names = {geometry: f"geometry-{number}" for number, geometry in told}
-    mode = inventory.mode
+    mode, progress = inventory.mode, inventory.progress
     status = wire.MigNodeStatus(
         driver_version=inventory.driver_version,
         cuda_driver_version=inventory.cuda_driver_version,
         cdi_hook=inventory.cdi_hook,
         resumed=inventory.resumed,
         mode=structs.replace(mode, message=wire.clipped(mode.message)) if mode else None,
+        takeover=progress and structs.replace(progress, message=wire.clipped(progress.message)),
         failed_claims=inventory.failed_claims,
         capabilities=inventory.capabilities,
         geometries=[_geometry_out(name, geometry) for geometry, name in names.items()],
@@ -75,6 +75,7 @@ def to_mignode(inventory: Inventory, *, transition_time: str = "") -> Obj:
         pool=inventory.pool,
         allocator=inventory.allocator.value,
         drain=inventory.drain,
+        takeover=inventory.takeover,
     )
     return wire.encode(wire.MigNode(name=inventory.node, spec=spec, status=status))
 
@@ -105,6 +106,8 @@ def from_mignode(obj: Obj) -> Inventory:
         message=ready.message if ready else "",
         publication=_publication_in(conditions.get(SLICES_PUBLISHED)),
         drain=spec.drain,
+        takeover=spec.takeover,
+        progress=status.takeover,
         resumed=status.resumed,
         failed_claims=status.failed_claims,
         mode=status.mode,
@@ -126,13 +129,13 @@ def silent_since(now: datetime) -> datetime:
     return now - timedelta(seconds=wire.SILENT_SECONDS)
 
 
-def drain_of(obj: Obj) -> Drain | None:
-    """Drain that the MigNode object in ``obj`` asks for.
+def spec_of(obj: Obj) -> wire.MigNodeSpec:
+    """Spec of the MigNode object in ``obj``.
 
     Raises:
         api.errors.InvalidObjectError: a field is missing or of a wrong type.
     """
-    return wire.decode({**obj, "status": {}}).spec.drain
+    return wire.decode({**obj, "status": {}}).spec
 
 
 @lru_cache(maxsize=16)

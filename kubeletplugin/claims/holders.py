@@ -41,7 +41,8 @@ class Holders:
         that is gone, any pod of the namespace may be a holder: kubelet does not tell what init
         containers have.
         """
-        logged = logged_pods(self._roots, ref.namespace)
+        found = logged_pods(self._roots).items()
+        logged = {uid: name for uid, (space, name) in found if space == ref.namespace}
         if fate is None and not (
             self._kubelet.socket.exists() and any(running_pods(self._roots, logged))
         ):

@@ -25,6 +25,7 @@ from kubeletplugin.claims.lookup import ClaimFate
 from kubeletplugin.claims.node import Node
 from kubeletplugin.claims.sharing.sharing import DeviceSharing
 from kubeletplugin.claims.specs import Specs
+from kubeletplugin.claims.takeover import Takeover
 from kubeletplugin.common import Common
 from kubeletplugin.errors import IncompleteError, PluginError, StartingError
 from kubeletplugin.journal.entries import ARRIVING, GONE, HELD, LEAVING, Entry, State, complete
@@ -78,6 +79,7 @@ class Janitor:
         specs: Specs,
         sharing: DeviceSharing,
         *,
+        takeover: Takeover,
         forgotten_seconds: float,
     ) -> None:
         self._journal = common.journal
@@ -93,6 +95,7 @@ class Janitor:
         self._early = early
         self._specs = specs
         self._sharing = sharing
+        self._takeover = takeover
         self._forgotten_seconds = forgotten_seconds
         self._unswept = False
         self._next_claims = self._next_check = self._clock.monotonic()
@@ -209,6 +212,7 @@ class Janitor:
         this in this round.
         """
         self._journal.retry()
+        self._takeover.tend(at_once=everything)
         now = self._clock.monotonic()
         ask = everything or now >= self._next_claims
         check = everything or now >= self._next_check
@@ -245,7 +249,7 @@ class Janitor:
         ask = ask or (check and ref.uid in self._node.unprepared)
         if ask and entries and all(e.early for e in entries):
             self._early.doubt(ref)
-        elif ask and not any(e.suspect for e in entries):
+        elif ask and not any(e.suspect or e.taken for e in entries):
             self._run(ref, "collect", partial(self._collect, ref, claim))
         if check and any(e.state in HELD for e in self._journal.of_claim(ref.uid)):
             self._run(ref, "check", partial(self._check, ref))

@@ -36,6 +36,7 @@ from kubeletplugin.claims.removal import ClaimRemoval, IdleSlices
 from kubeletplugin.claims.sharing.sharing import DeviceSharing
 from kubeletplugin.claims.slices import Slices
 from kubeletplugin.claims.specs import NodeNeeds, Specs
+from kubeletplugin.claims.takeover import Takeover
 from kubeletplugin.common import Common, build_common
 from kubeletplugin.gpus.driverlibrary import DriverLibrary
 from kubeletplugin.gpus.hardware import Hardware
@@ -111,7 +112,7 @@ class Daemon:
         self.releasing = Releasing(
             common,
             self.hardware,
-            drain=lambda: self.mignode.drain,
+            drain=lambda: self.mignode.wishes.drain,
             pause=lambda: self.node_watch.pause,
             look=self._look,
             on_taken_up=self.monitor.forget_gpu,
@@ -144,7 +145,7 @@ class Daemon:
             self.hardware,
             monitor=self.monitor,
             releasing=self.releasing,
-            drain=lambda: self.mignode.drain,
+            wishes=lambda: self.mignode.wishes,
             facts=self._facts,
         )
         self.mignode = MigNodePublisher(
@@ -203,14 +204,22 @@ class Daemon:
             holders=who_holds,
             doubt=lambda ref: self.early.doubt(ref),
         )
-        leaves = self.releasing.leaves
+        kubelet = PodResources(options.roots.kubelet / "pod-resources/kubelet.sock")
+        self.takeover = Takeover(
+            common,
+            slices,
+            kubelet,
+            wish=lambda: self.mignode.wishes.takeover,
+            other_manager=self.node_watch.other_manager,
+            before=lambda: self.releasing.before.progress if self.releasing.before else None,
+        )
+
+        def leaves(gpu: str) -> bool:
+            return self.releasing.leaves(gpu) or self.takeover.leaves()
+
         idle = IdleSlices(hardware, seconds=options.idle_seconds, leaves=leaves, clock=common.clock)
         removal = ClaimRemoval(common, slices, specs, sharing, idle=idle)
-        holders = Holders(
-            options.roots,
-            PodResources(options.roots.kubelet / "pod-resources/kubelet.sock"),
-            driver=options.driver_name,
-        )
+        holders = Holders(options.roots, kubelet, driver=options.driver_name)
         self.node = Node(
             common,
             Preparer(slices, specs, sharing, removal, read=claims.read, read_early=read_early),
@@ -227,6 +236,7 @@ class Daemon:
             self.early,
             specs,
             sharing,
+            takeover=self.takeover,
             forgotten_seconds=options.forgotten_after,
         )
         self.needs = NodeNeeds(
@@ -372,6 +382,7 @@ class Daemon:
                 *needs.offers,
             ),
             mode=self.layouts.mode,
+            progress=self.takeover.progress,
             missing=needs.missing,
             cdi_hook=needs.hook,
         )
@@ -398,6 +409,7 @@ class Daemon:
             _log.error("journal: %s", problem)
             common.reports.report_node(NodeReason.CORRUPTED, f"journal: {problem}", warning=True)
         self.node_watch.look()
+        self.takeover.begin()
         self.node.rebuild.run()
         self.janitor.recover()
         self.layouts.begin()

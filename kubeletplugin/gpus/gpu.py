@@ -179,6 +179,7 @@ class GpuUnit:
         card: NVML's description of the GPU.
         layout: state that the node's mode asks for; None where slices are made for claims.
         conflict: reason why no slice is given out here: another program, or a pause.
+        held: conflict of this GPU alone, which counts once ``Hardware.set_conflict`` is called.
         unhealthy: reason why no slice is made although the GPU answers; empty if one may be.
         released: text while this program has nothing of the GPU open: why, and what ends that.
         away: the GPU may have lost its instances since the last look: it was lost, or its driver
@@ -213,6 +214,7 @@ class GpuUnit:
         self.card = card
         self.layout: DeclaredLayout | None = None
         self.conflict: Conflict | None = None
+        self.held: Conflict | None = None
         self.unhealthy = ""
         self.released = ""
         self.away = True

@@ -154,7 +154,7 @@ class Hardware:
                 unit = self._units[card.uuid]
                 unit.card = _still_known(unit.card, card)
             for unit in self._units.values():
-                unit.conflict = self._conflict()
+                unit.conflict = self._conflict() or unit.held
         self.driver_version, self.cuda_version = found.driver_version, found.cuda_version
         for problem in set(found.problems).difference(self.problems):
             _log.error("GPU left out: %s", problem)
@@ -181,12 +181,22 @@ class Hardware:
             units = tuple(self._units.values())
             foremost = self._conflict()
         for unit in units:
-            unit.conflict = foremost
-            with unit.lock.if_free() as free:
-                if free:
-                    self._reader.show_again(unit)
-            if not free:
-                self.look_soon(unit.uuid)
+            unit.conflict = foremost or unit.held
+            self._show_again(unit)
+
+    def set_foreign(self, foreign: Mapping[tuple[str, int], tuple[str, str]]) -> None:
+        """Publish who has foreign instances, as in ``GpuReader.foreign``. No GPU is asked."""
+        if foreign != self._reader.foreign:
+            self._reader.foreign = foreign
+            for unit in self.units():
+                self._show_again(unit)
+
+    def _show_again(self, unit: GpuUnit) -> None:
+        with unit.lock.if_free() as free:
+            if free:
+                self._reader.show_again(unit)
+        if not free:
+            self.look_soon(unit.uuid)
 
     def poll(self) -> bool:
         """Look at every GPU that nobody works on; returns False if one was left out.

@@ -310,8 +310,27 @@ class NodeWatch:
         self._nodes.stop()
         self._slices.stop()
 
-    def look(self) -> None:
-        """Read the Node, and NVIDIA's ResourceSlices, once; without an answer nothing changes."""
+    def other_manager(self, labels: Iterable[str]) -> str:
+        """Ask the API server if another manager may still give GPUs out; the reason, or empty.
+
+        ``labels``: keys of the Node's labels that have to be ``false``, which keeps others off it.
+        """
+        if self._options.ignore_other_managers:
+            return "this plugin runs with --ignore-other-managers and looks for no other"
+        if not self.look():
+            return "the API server does not answer"
+        pause = self._pause.conflict if self._pause is not None else None
+        if (other := self._current or pause) is not None:
+            return other.problem
+        found = {key: (self._labels or {}).get(key) for key in labels}
+        wrong = ", ".join(f"{k}={v or ''}" for k, v in found.items() if v != "false")
+        return f"labels of the Node are to be false: {wrong}" if wrong else ""
+
+    def look(self) -> bool:
+        """Read the Node, and NVIDIA's ResourceSlices, once; without an answer nothing changes.
+
+        Returns False without an answer.
+        """
         name = self._options.node_name
         try:
             node = self._api.get(NODES, name)
@@ -323,8 +342,9 @@ class NodeWatch:
                 ).items
         except KubeError as error:
             _log.warning("node %s: %s", name, error)
-        else:
-            self._judge(node)
+            return False
+        self._judge(node)
+        return True
 
     def look_again(self) -> None:
         """Decide anew if mig-manager is the conflict: no watch tells that its program has ended."""

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
+
+from msgspec import structs
 
 from dra.gpu.geometry import Geometry
 from dra.gpu.inventory import (
@@ -49,7 +51,8 @@ class GpuReader:
     """Looks at GPUs.
 
     ``on_change``: called when the published state of a GPU has changed; the GPU's lock is held
-    then, unless the GPU is released or hangs.
+    then, unless the GPU is released or hangs. :attr:`foreign`: UUID of the MIG device in a foreign
+    instance, and words on who has it, by the GPU's UUID and the instance's id.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class GpuReader:
         self._journal = journal
         self._identity = identity
         self._on_change = on_change
+        self.foreign: Mapping[tuple[str, int], tuple[str, str]] = {}
         self._last: dict[str, _Found] = {}
 
     def poll(self, unit: GpuUnit) -> bool | None:
@@ -191,6 +195,8 @@ class GpuReader:
             self._last.pop(unit.uuid, None)
         entries = self._journal.of_gpu(unit.uuid)
         gpu = describe(unit, present, entries, owners=owners, failure=failure)
+        if self.foreign:
+            gpu = replace(gpu, instances=tuple(self._with_users(gpu, i) for i in gpu.instances))
         before, unit.seen = unit.seen, gpu
         if gpu == before:
             return
@@ -199,6 +205,12 @@ class GpuReader:
         ):
             _log.error("%s: %s", unit.name, gpu.unavailable)
         self._on_change()
+
+    def _with_users(self, gpu: Gpu, instance: Instance) -> Instance:
+        if instance.state is not InstanceState.FOREIGN or instance.gpu_instance_id is None:
+            return instance
+        uuid, users = self.foreign.get((gpu.uuid, instance.gpu_instance_id), ("", ""))
+        return structs.replace(instance, uuid=uuid, message=users)
 
 
 def followed(
@@ -344,7 +356,7 @@ def _held(entry: Entry, state: InstanceState) -> Instance:
         gpu_instance_id=entry.gi_id,
         compute_instance_id=entry.ci_id,
         uuid=entry.mig_uuid,
-        claim=None if entry.suspect else entry.claim,
+        claim=None if entry.suspect or entry.taken else entry.claim,
         message=entry.note,
     )
 

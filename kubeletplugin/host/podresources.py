@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import grpc
 
 from api.kubelet.podresources.v1 import api_pb2 as v1
 from api.kubelet.podresources.v1 import api_pb2_grpc as v1_grpc
 from kubeletplugin.errors import HostError
+from kubeletplugin.host.processes import logged_pods, running_pods
+from kubeletplugin.host.roots import Roots
 from kubeletplugin.times import ASK_KUBELET_SECONDS
 
+T = TypeVar("T")
 _MOST_BYTES = 4 << 20
 """Longest answer that is read; 110 pods with hundreds of devices each stay far below."""
+
+
+_CHECKPOINT = "device-plugins/kubelet_internal_checkpoint"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +79,60 @@ class PodResources:
                 self._answered = covered
             return self._pods
 
+    def offered(self) -> frozenset[tuple[str, str]]:
+        """Resource and id of each healthy device that device plugins give out now, or have given.
+
+        Raises:
+            HostError: kubelet does not answer, or its answer is too long.
+        """
+        answer = self._ask(
+            lambda stub: stub.GetAllocatableResources(
+                v1.AllocatableResourcesRequest(), timeout=ASK_KUBELET_SECONDS
+            )
+        )
+        return frozenset((d.resource_name, each) for d in answer.devices for each in d.device_ids)
+
     def _list(self) -> tuple[PodDevices, ...]:
+        answer = self._ask(
+            lambda stub: stub.List(v1.ListPodResourcesRequest(), timeout=ASK_KUBELET_SECONDS)
+        )
+        return tuple(_read(pod) for pod in answer.pod_resources)
+
+    def _ask(self, question: Callable[[v1_grpc.PodResourcesListerStub], T]) -> T:
         limit = [("grpc.max_receive_message_length", _MOST_BYTES)]
         try:
             with grpc.insecure_channel(f"unix:{self.socket}", options=limit) as channel:
-                stub = v1_grpc.PodResourcesListerStub(channel)
-                answer = stub.List(v1.ListPodResourcesRequest(), timeout=ASK_KUBELET_SECONDS)
+                return question(v1_grpc.PodResourcesListerStub(channel))
         except grpc.RpcError as error:
             raise HostError(
                 f"kubelet cannot be asked on {self.socket}: {error.code().name}: {error.details()}"
             ) from error
-        return tuple(_read(pod) for pod in answer.pod_resources)
+
+
+def checkpointed_devices(roots: Roots) -> tuple[PodDevices, ...]:
+    """Devices of device plugins that running pods have, as kubelet has recorded them.
+
+    Those of init containers are among them (pkg/kubelet/cm/devicemanager/checkpoint). Empty where
+    there is no such record.
+
+    Raises:
+        HostError: the record cannot be read.
+    """
+    path = roots.on_host(str(roots.kubelet / _CHECKPOINT))
+    found: dict[str, list[tuple[str, str]]] = {}
+    try:
+        for entry in json.loads(path.read_bytes())["Data"]["PodDeviceEntries"] or ():
+            ids = itertools.chain(*entry["DeviceIDs"].values())
+            found.setdefault(entry["PodUID"], []).extend((entry["ResourceName"], i) for i in ids)
+    except FileNotFoundError:
+        return ()
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise HostError(f"cannot read {path}, who has which device: {error!r}") from error
+    names = logged_pods(roots)
+    return tuple(
+        PodDevices(*names.get(uid, ("pod of UID", uid)), frozenset(found[uid]), frozenset())
+        for uid in running_pods(roots, found)
+    )
 
 
 def _read(pod: v1.PodResources) -> PodDevices:

@@ -148,18 +148,17 @@ def has_monitor(found: Collection[str]) -> bool:
     return any(opener.partition(" ")[0] in MONITORS for opener in found)
 
 
-def logged_pods(roots: Roots, namespace: str) -> dict[str, str]:
-    """Names of a namespace's pods by UID, as kubelet has directories for their logs.
+def logged_pods(roots: Roots) -> dict[str, tuple[str, str]]:
+    """Namespace and name of pods by UID, as kubelet has directories for their logs.
 
     Kubelet makes a pod's, named ``<namespace>_<name>_<uid>``, before its containers, and removes it
     some time after them. Empty also if the node's logs cannot be seen.
     """
     try:
-        names = [folder.name for folder in roots.on_host(_LOGS).iterdir()]
+        names = [folder.name.split("_") for folder in roots.on_host(_LOGS).iterdir()]
     except OSError:
         return {}
-    own = [n.removeprefix(f"{namespace}_") for n in names if n.startswith(f"{namespace}_")]
-    return {uid: name for name, _, uid in (each.partition("_") for each in own)}
+    return {name[2]: (name[0], name[1]) for name in names if len(name) == 3}  # noqa: PLR2004
 
 
 def running_pods(roots: Roots, uids: Collection[str]) -> Iterator[str]:

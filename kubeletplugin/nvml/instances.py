@@ -37,6 +37,7 @@ T = TypeVar("T")
 _SHARED_ENGINES = pynvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
 # The most instances of one profile that any GPU has: A30 reports too small a number.
 _MOST_INSTANCES = 16
+_NO_INSTANCE = 0xFFFFFFFF
 _LOOKS = 3
 """Most looks in a row, each of which found an instance that could not be read."""
 _UNREAD = "is there and cannot be read"
@@ -127,11 +128,19 @@ def list_compute_instances(session: Session, gpu: str, gi_id: int) -> tuple[Comp
 
 @together
 def processes(session: Session, gpu: str, gi_id: int | None = None) -> tuple[int, ...]:
-    """Ids of the compute processes in a GPU instance, or on the whole GPU."""
-    running = session.call(
-        pynvml.nvmlDeviceGetComputeRunningProcesses_v3, session.device(gpu), gpu=gpu
-    )
-    return tuple(sorted({int(p.pid) for p in running if gi_id in {None, p.gpuInstanceId}}))
+    """Ids of the processes in a GPU instance, or on the whole GPU.
+
+    A process of which NVML does not tell the instance may be in any.
+    """
+    device, found = session.device(gpu), set[int]()
+    for ask in (
+        pynvml.nvmlDeviceGetComputeRunningProcesses_v3,
+        pynvml.nvmlDeviceGetGraphicsRunningProcesses_v3,
+    ):
+        for each in session.call(ask, device, gpu=gpu):
+            if gi_id is None or each.gpuInstanceId in {gi_id, None, _NO_INSTANCE}:
+                found.add(int(each.pid))
+    return tuple(sorted(found))
 
 
 @together

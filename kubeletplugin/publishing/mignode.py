@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from api.errors import InvalidObjectError
 from dra.common.resources import MIG_NODES, NODES, Obj
@@ -19,8 +19,10 @@ from dra.gpu.inventory import (
     Inventory,
     NodeMode,
     Publication,
+    Takeover,
+    TakeoverProgress,
 )
-from dra.gpu.mignode import drain_of, from_mignode, heartbeat_of, to_mignode
+from dra.gpu.mignode import from_mignode, heartbeat_of, spec_of, to_mignode
 from dra.kube.client import KubeApi
 from dra.kube.errors import AlreadyExistsError, ConflictError, KubeError, ObjectNotFoundError
 from dra.kube.reflector import Change, Reflector
@@ -35,7 +37,7 @@ from kubeletplugin.publishing.writeloop import WriteLoop
 
 _log = logging.getLogger(__name__)
 _VERSIONS_KEPT = 8
-_OTHERS = frozenset({"drain"})
+_OTHERS = frozenset({"drain", "takeover"})
 """Fields of ``spec`` that others write."""
 
 
@@ -92,6 +94,13 @@ class AllocatorMode:
         self._on_change()
 
 
+class Wishes(NamedTuple):
+    """Wishes of administrators in the MigNode."""
+
+    drain: Drain | None = None
+    takeover: Takeover | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
     """Facts about claims and about needs of containers, for fields of the same name in Inventory.
@@ -103,6 +112,7 @@ class NodeFacts:
     resumed: str = ""
     capabilities: tuple[str, ...] = ()
     mode: NodeMode | None = None
+    progress: TakeoverProgress | None = None
     missing: str = ""
     cdi_hook: str = ""
 
@@ -110,7 +120,8 @@ class NodeFacts:
 class NodeInventory:
     """Builds the node's Inventory, from which MigNode and ResourceSlices are written. Thread-safe.
 
-    ``drain``: returns the drain that an administrator has written. ``facts``: returns NodeFacts.
+    ``wishes``: returns the drain and the takeover that an administrator has written. ``facts``:
+    returns NodeFacts.
     """
 
     def __init__(  # noqa: PLR0913 - the sources of the inventory
@@ -121,7 +132,7 @@ class NodeInventory:
         *,
         monitor: HealthMonitor,
         releasing: Releasing,
-        drain: Callable[[], Drain | None],
+        wishes: Callable[[], Wishes],
         facts: Callable[[], NodeFacts],
     ) -> None:
         self._options = common.options
@@ -131,7 +142,7 @@ class NodeInventory:
         self._hardware = hardware
         self._monitor = monitor
         self._releasing = releasing
-        self._drain = drain
+        self._wishes = wishes
         self._facts = facts
 
     def of_mignode(self) -> Inventory | None:
@@ -161,7 +172,8 @@ class NodeInventory:
             ready=ready and bool(gpus) and not failure and not missing,
             message=message,
             publication=self._mode.publication,
-            drain=self._drain(),
+            **self._wishes()._asdict(),
+            progress=facts.progress,
             resumed=facts.resumed,
             failed_claims=facts.failed_claims,
             capabilities=facts.capabilities,
@@ -191,8 +203,8 @@ class MigNodePublisher(WriteLoop):
 
     ``inventory``: returns the inventory, or None while it is not known; called in this writer's
     thread. ``responds``: True if the plugin works; asked before a heartbeat, for which a write is
-    made only where no other was made for a minute. :attr:`drain`: the drain in the object, which
-    administrators write.
+    made only where no other was made for a minute. :attr:`wishes`: what administrators have
+    written.
     """
 
     def __init__(
@@ -216,29 +228,29 @@ class MigNodePublisher(WriteLoop):
         self._inventory = inventory
         self._responds = responds
         self._heartbeat, self._heartbeat_at = "", float("-inf")
-        self._on_drain = common.changed
-        self.drain: Drain | None = None
+        self._on_wish = common.changed
+        self.wishes = Wishes()
         self._answer: Obj | None = None
         self._versions: deque[str] = deque(maxlen=_VERSIONS_KEPT)
         self._true: tuple[Inventory, str] | None = None
         self._owner: Obj | None = None
 
     def look(self) -> Inventory | None:
-        """Read the MigNode and its drain; None if there is none, or no answer."""
+        """Read the MigNode and its wishes; None if there is none, or no answer."""
         try:
             found = self._api.get(MIG_NODES, self._node_name)
             inventory = from_mignode(found)
         except (KubeError, InvalidObjectError, ValueError) as error:
             _log.info("MigNode %s: %s", self._node_name, error)
             return None
-        self.drain = inventory.drain
+        self.wishes = Wishes(inventory.drain, inventory.takeover)
         return inventory
 
     def _changed(self, change: Change) -> None:
-        drain = _readable_drain(change.new) if change.new is not None else None
-        if drain != self.drain:
-            self.drain = drain
-            self._on_drain()
+        wishes = _readable_wishes(change.new) if change.new is not None else Wishes()
+        if wishes != self.wishes:
+            self.wishes = wishes
+            self._on_wish()
         if change.new is None:
             self._owner = None  # it may be gone because the Node was replaced
         if change.new is None or change.rewound:
@@ -356,12 +368,13 @@ def _version(obj: Obj | None) -> str:
     return str(((obj or {}).get("metadata") or {}).get("resourceVersion", ""))
 
 
-def _readable_drain(obj: Obj) -> Drain | None:
+def _readable_wishes(obj: Obj) -> Wishes:
     try:
-        return drain_of(obj)
+        spec = spec_of(obj)
     except InvalidObjectError as error:
-        _log.warning("what is drained cannot be told: %s", error)
-        return None
+        _log.warning("what administrators ask for cannot be told: %s", error)
+        return Wishes()
+    return Wishes(spec.drain, spec.takeover)
 
 
 def node_owner(api: KubeApi, node_name: str) -> Obj:

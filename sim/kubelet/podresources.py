@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,6 +16,10 @@ from sim.kubelet.claims import ClaimInfo
 Claims = Callable[[Obj, Obj], Iterable[ClaimInfo]]
 """Function that returns the claims of one container of a pod."""
 
+Devices = Callable[[str], Mapping[str, Sequence[str]]]
+"""Function that returns ids of device plugins' devices by resource: those that the pod of this name
+has, or those that are given out at all, for the empty name."""
+
 
 class PodResourcesServer(v1_grpc.PodResourcesListerServicer):
     """The service on ``root/pod-resources/kubelet.sock`` (server_v1.go, GetDynamicResources).
@@ -24,9 +28,17 @@ class PodResourcesServer(v1_grpc.PodResourcesListerServicer):
     kubelet's answer, init containers that are not restarted, and claims that no container names.
     """
 
-    def __init__(self, root: Path, pods: Callable[[], Iterable[Obj]], claims: Claims) -> None:
+    def __init__(
+        self,
+        root: Path,
+        pods: Callable[[], Iterable[Obj]],
+        claims: Claims,
+        *,
+        devices: Devices = lambda _: {},
+    ) -> None:
         self._pods = pods
         self._claims = claims
+        self._devices = devices
         socket = root / "pod-resources" / "kubelet.sock"
         socket.parent.mkdir(parents=True, exist_ok=True)
         socket.unlink(missing_ok=True)
@@ -50,6 +62,20 @@ class PodResourcesServer(v1_grpc.PodResourcesListerServicer):
         """Every pod with the devices of its containers."""
         return v1.ListPodResourcesResponse(pod_resources=[self._pod(p) for p in self._pods()])
 
+    def GetAllocatableResources(  # noqa: N802 - the protocol's name
+        self,
+        request: v1.AllocatableResourcesRequest,  # noqa: ARG002 - the protocol's signature
+        context: grpc.ServicerContext,  # noqa: ARG002 - the protocol's signature
+    ) -> v1.AllocatableResourcesResponse:
+        """The devices that device plugins give out."""
+        return v1.AllocatableResourcesResponse(devices=self._of_plugins(""))
+
+    def _of_plugins(self, pod: str) -> list[v1.ContainerDevices]:
+        return [
+            v1.ContainerDevices(resource_name=resource, device_ids=ids)
+            for resource, ids in self._devices(pod).items()
+        ]
+
     def _pod(self, pod: Obj) -> v1.PodResources:
         spec = pod["spec"]
         sidecars = [c for c in spec.get("initContainers", ()) if c.get("restartPolicy") == "Always"]
@@ -59,6 +85,7 @@ class PodResourcesServer(v1_grpc.PodResourcesListerServicer):
             containers=[
                 v1.ContainerResources(
                     name=container["name"],
+                    devices=self._of_plugins(pod["metadata"]["name"]),
                     dynamic_resources=[_claim(c) for c in self._claims(pod, container)],
                 )
                 for container in (*sidecars, *spec.get("containers", ()))

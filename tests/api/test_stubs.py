@@ -68,7 +68,7 @@ def test_the_lowest_versions_that_we_promise_to_run_with_are_those_of_the_genera
         ),
         (health_v1alpha1, "v1alpha1.DRAResourceHealth", "NodeWatchResources"),
         (health_v1, "v1.DRAResourceHealth", "NodeWatchResources"),
-        (pod_resources_v1, "v1.PodResourcesLister", "List"),
+        (pod_resources_v1, "v1.PodResourcesLister", "List GetAllocatableResources"),
     ],
 )
 def test_services_have_the_names_that_kubelet_calls(

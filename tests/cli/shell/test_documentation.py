@@ -56,6 +56,8 @@ LINES = [
     ["convert", __file__],
     ["drain", "node-a"],
     ["resume", "node-a"],
+    ["takeover", "node-a"],
+    ["handback", "node-a"],
     ["release", "c", "wanted"],
     ["bundle", "--file", "{folder}/b.tar.gz"],
     ["map", "nowhere"],
@@ -91,6 +93,10 @@ FIELDS = {
     "Drain": """
         claim drained evicted foreign gpu held inUse message migUUID name namespace node
         notEvicted placement pods profile reason since size start state uid unhealthy
+    """,
+    "Takeover": """
+        claim executed gpu labels message migUUID name namespace node obstacles placement pods
+        profile progress size slots start state uid unhealthy wish
     """,
     "Release": "dryRun forcible kept message name namespace released",
     "Bundle": "file missing",

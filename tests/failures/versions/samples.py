@@ -16,7 +16,11 @@ from dra.gpu.inventory import (
     Instance,
     InstanceState,
     Inventory,
+    KeptInstance,
+    KeptLabel,
     NodeMode,
+    Takeover,
+    TakeoverProgress,
 )
 from dra.gpu.mignode import to_mignode
 from dra.gpu.shares import UNENFORCED, ShareOffer
@@ -70,6 +74,14 @@ def inventory() -> Inventory:
         ),
         message="why",
         drain=Drain(("gpu-1",), "driver 580", "2026-01-01T00:00:00Z"),
+        takeover=Takeover(
+            wish="return",
+            since="2026-01-01T00:00:00Z",
+            labels=(KeptLabel("nvidia.com/gpu.deploy.device-plugin", "true"),),
+            instances=(KeptInstance("GPU-0", Placement(0, 1), 19),),
+            restore=True,
+        ),
+        progress=TakeoverProgress("2026-01-01T00:00:00Z", "pending", "why"),
         resumed="2026-01-01T00:00:00.000001Z",
         failed_claims=(FailedClaim("ns", "f", "uid-f", "2026-01-01T00:00:00Z", True, "GPU-0"),),
         mode=NodeMode("layout", "pending", "all-1g", "why"),

@@ -41,8 +41,15 @@ class Bench(NodeBench):
         early: Any = SimpleNamespace(
             reader=SimpleNamespace(fate=self._fate), doubt=self.doubted.append
         )
+        takeover: Any = SimpleNamespace(tend=lambda **_: None)
         self.janitor = Janitor(
-            self.common, node, early, self.specs, self.sharing, forgotten_seconds=60.0
+            self.common,
+            node,
+            early,
+            self.specs,
+            self.sharing,
+            takeover=takeover,
+            forgotten_seconds=60.0,
         )
 
     def settled(self) -> None:

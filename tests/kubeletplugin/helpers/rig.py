@@ -66,12 +66,18 @@ class Rig:
         self.daemon: Daemon | None = None
         self.telemetry = Telemetry()
         self.pods: dict[str, tuple[Obj, tuple[ClaimInfo, ...]]] = {}
+        self.plugin_devices: dict[str, dict[str, list[str]]] = {}
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
+        self.answer_again()
+
+    def answer_again(self) -> None:
+        """Have kubelet answer who has which devices."""
         self.pod_resources = PodResourcesServer(
             self.roots.kubelet,
             lambda: [pod for pod, _ in self.pods.values()],
             lambda pod, _: self.pods[pod["metadata"]["name"]][1],
+            devices=lambda name: self.plugin_devices.get(name, {}),
         )
         self.pod_resources.start()
 

@@ -24,29 +24,33 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%api/kubelet/podresources/v1/api.proto\x12\x02v1\"\x19\n\x17ListPodResourcesRequest\"C\n\x18ListPodResourcesResponse\x12\'\n\rpod_resources\x18\x01 \x03(\x0b\x32\x10.v1.PodResources\"[\n\x0cPodResources\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12*\n\ncontainers\x18\x03 \x03(\x0b\x32\x16.v1.ContainerResources\"y\n\x12\x43ontainerResources\x12\x0c\n\x04name\x18\x01 \x01(\t\x12%\n\x07\x64\x65vices\x18\x02 \x03(\x0b\x32\x14.v1.ContainerDevices\x12.\n\x11\x64ynamic_resources\x18\x05 \x03(\x0b\x32\x13.v1.DynamicResource\"=\n\x10\x43ontainerDevices\x12\x15\n\rresource_name\x18\x01 \x01(\t\x12\x12\n\ndevice_ids\x18\x02 \x03(\t\"j\n\x0f\x44ynamicResource\x12\x12\n\nclaim_name\x18\x02 \x01(\t\x12\x17\n\x0f\x63laim_namespace\x18\x03 \x01(\t\x12*\n\x0f\x63laim_resources\x18\x04 \x03(\x0b\x32\x11.v1.ClaimResource\"\x94\x01\n\rClaimResource\x12\"\n\x0b\x63\x64i_devices\x18\x01 \x03(\x0b\x32\r.v1.CDIDevice\x12\x13\n\x0b\x64river_name\x18\x02 \x01(\t\x12\x11\n\tpool_name\x18\x03 \x01(\t\x12\x13\n\x0b\x64\x65vice_name\x18\x04 \x01(\t\x12\x15\n\x08share_id\x18\x05 \x01(\tH\x00\x88\x01\x01\x42\x0b\n\t_share_id\"\x19\n\tCDIDevice\x12\x0c\n\x04name\x18\x01 \x01(\t2Y\n\x12PodResourcesLister\x12\x43\n\x04List\x12\x1b.v1.ListPodResourcesRequest\x1a\x1c.v1.ListPodResourcesResponse\"\x00\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%api/kubelet/podresources/v1/api.proto\x12\x02v1\"\x1d\n\x1b\x41llocatableResourcesRequest\"E\n\x1c\x41llocatableResourcesResponse\x12%\n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32\x14.v1.ContainerDevices\"\x19\n\x17ListPodResourcesRequest\"C\n\x18ListPodResourcesResponse\x12\'\n\rpod_resources\x18\x01 \x03(\x0b\x32\x10.v1.PodResources\"[\n\x0cPodResources\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12*\n\ncontainers\x18\x03 \x03(\x0b\x32\x16.v1.ContainerResources\"y\n\x12\x43ontainerResources\x12\x0c\n\x04name\x18\x01 \x01(\t\x12%\n\x07\x64\x65vices\x18\x02 \x03(\x0b\x32\x14.v1.ContainerDevices\x12.\n\x11\x64ynamic_resources\x18\x05 \x03(\x0b\x32\x13.v1.DynamicResource\"=\n\x10\x43ontainerDevices\x12\x15\n\rresource_name\x18\x01 \x01(\t\x12\x12\n\ndevice_ids\x18\x02 \x03(\t\"j\n\x0f\x44ynamicResource\x12\x12\n\nclaim_name\x18\x02 \x01(\t\x12\x17\n\x0f\x63laim_namespace\x18\x03 \x01(\t\x12*\n\x0f\x63laim_resources\x18\x04 \x03(\x0b\x32\x11.v1.ClaimResource\"\x94\x01\n\rClaimResource\x12\"\n\x0b\x63\x64i_devices\x18\x01 \x03(\x0b\x32\r.v1.CDIDevice\x12\x13\n\x0b\x64river_name\x18\x02 \x01(\t\x12\x11\n\tpool_name\x18\x03 \x01(\t\x12\x13\n\x0b\x64\x65vice_name\x18\x04 \x01(\t\x12\x15\n\x08share_id\x18\x05 \x01(\tH\x00\x88\x01\x01\x42\x0b\n\t_share_id\"\x19\n\tCDIDevice\x12\x0c\n\x04name\x18\x01 \x01(\t2\xb9\x01\n\x12PodResourcesLister\x12\x43\n\x04List\x12\x1b.v1.ListPodResourcesRequest\x1a\x1c.v1.ListPodResourcesResponse\"\x00\x12^\n\x17GetAllocatableResources\x12\x1f.v1.AllocatableResourcesRequest\x1a .v1.AllocatableResourcesResponse\"\x00\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'api.kubelet.podresources.v1.api_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_LISTPODRESOURCESREQUEST']._serialized_start=45
-  _globals['_LISTPODRESOURCESREQUEST']._serialized_end=70
-  _globals['_LISTPODRESOURCESRESPONSE']._serialized_start=72
-  _globals['_LISTPODRESOURCESRESPONSE']._serialized_end=139
-  _globals['_PODRESOURCES']._serialized_start=141
-  _globals['_PODRESOURCES']._serialized_end=232
-  _globals['_CONTAINERRESOURCES']._serialized_start=234
-  _globals['_CONTAINERRESOURCES']._serialized_end=355
-  _globals['_CONTAINERDEVICES']._serialized_start=357
-  _globals['_CONTAINERDEVICES']._serialized_end=418
-  _globals['_DYNAMICRESOURCE']._serialized_start=420
-  _globals['_DYNAMICRESOURCE']._serialized_end=526
-  _globals['_CLAIMRESOURCE']._serialized_start=529
-  _globals['_CLAIMRESOURCE']._serialized_end=677
-  _globals['_CDIDEVICE']._serialized_start=679
-  _globals['_CDIDEVICE']._serialized_end=704
-  _globals['_PODRESOURCESLISTER']._serialized_start=706
-  _globals['_PODRESOURCESLISTER']._serialized_end=795
+  _globals['_ALLOCATABLERESOURCESREQUEST']._serialized_start=45
+  _globals['_ALLOCATABLERESOURCESREQUEST']._serialized_end=74
+  _globals['_ALLOCATABLERESOURCESRESPONSE']._serialized_start=76
+  _globals['_ALLOCATABLERESOURCESRESPONSE']._serialized_end=145
+  _globals['_LISTPODRESOURCESREQUEST']._serialized_start=147
+  _globals['_LISTPODRESOURCESREQUEST']._serialized_end=172
+  _globals['_LISTPODRESOURCESRESPONSE']._serialized_start=174
+  _globals['_LISTPODRESOURCESRESPONSE']._serialized_end=241
+  _globals['_PODRESOURCES']._serialized_start=243
+  _globals['_PODRESOURCES']._serialized_end=334
+  _globals['_CONTAINERRESOURCES']._serialized_start=336
+  _globals['_CONTAINERRESOURCES']._serialized_end=457
+  _globals['_CONTAINERDEVICES']._serialized_start=459
+  _globals['_CONTAINERDEVICES']._serialized_end=520
+  _globals['_DYNAMICRESOURCE']._serialized_start=522
+  _globals['_DYNAMICRESOURCE']._serialized_end=628
+  _globals['_CLAIMRESOURCE']._serialized_start=631
+  _globals['_CLAIMRESOURCE']._serialized_end=779
+  _globals['_CDIDEVICE']._serialized_start=781
+  _globals['_CDIDEVICE']._serialized_end=806
+  _globals['_PODRESOURCESLISTER']._serialized_start=809
+  _globals['_PODRESOURCESLISTER']._serialized_end=994
 # @@protoc_insertion_point(module_scope)

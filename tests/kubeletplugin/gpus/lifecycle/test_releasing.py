@@ -105,7 +105,7 @@ def test_a_gpu_is_not_released_while_a_claim_is_prepared_on_it(rig: Rig) -> None
     rig.prepared(ref)
     drain(rig, "gpu-0")
     assert rig.daemon is not None
-    wait_for("the drain", lambda: rig.daemon is not None and rig.daemon.mignode.drain)
+    wait_for("the drain", lambda: rig.daemon is not None and rig.daemon.mignode.wishes.drain)
     rig.daemon.loop._step()
     assert reasons(rig) == ["", ""]
     assert rig.prepared(ref), "kubelet asks again when a container restarts"

@@ -1,0 +1,370 @@
+"""Takeover of a node from another manager of its GPUs while pods go on, and the way back.
+
+An administrator's wish is in the MigNode. An instance of others is removed if kubelet gives it to
+no pod and no process is in it, in each look for some time. Nothing is removed while that cannot be
+known: kubelet or the API server does not answer, the other manager may still give GPUs out, or a
+pod runs that kubelet does not list. Every step can be interrupted: an instance that is not empty
+yet is given back and judged anew.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+from dra.claims.reasons import NodeReason
+from dra.gpu.geometry import Profile
+from dra.gpu.inventory import InstanceState, KeptInstance, TakeoverProgress
+from dra.gpu.inventory import Takeover as Wish
+from dra.gpu.names import gpu_name, mig_device
+from kubeletplugin import times
+from kubeletplugin.claims.slices import Slices
+from kubeletplugin.common import Common
+from kubeletplugin.errors import HardwareError, PluginError
+from kubeletplugin.gpus.gpu import Conflict, GpuUnit
+from kubeletplugin.gpus.others import OtherUses, is_of_gpus, other_uses
+from kubeletplugin.host.podresources import PodDevices, PodResources, checkpointed_devices
+from kubeletplugin.host.processes import logged_pods, running_pods
+from kubeletplugin.journal.entries import (
+    ARRIVING,
+    Entry,
+    State,
+    intended_entry,
+    taken_entry,
+)
+from kubeletplugin.nvml.errors import InUseError, NvmlError
+from kubeletplugin.nvml.instances import (
+    GpuInstance,
+    create_compute_instance,
+    list_compute_instances,
+    processes,
+)
+from kubeletplugin.telemetry.reports import device
+
+_log = logging.getLogger(__name__)
+_SOURCE = "takeover"
+_TAKING = Conflict(
+    NodeReason.TAKEOVER,
+    "the node is taken over, and another manager may still give its GPUs out, or pods have them of "
+    "that manager (kubectl mig takeover --status)",
+    passing=True,
+)
+_RETURNED = Conflict(NodeReason.HANDED_BACK, "the node is handed back to another manager")
+_PENDING, _SUCCESS, _FAILED = "pending", "success", "failed"
+_TAKEN, _UNUSED = "no instance of others is left", "nobody has it so far; it is looked at again"
+
+
+class _Found(NamedTuple):
+    """An instance of others. ``uuids``: of the MIG devices in it."""
+
+    gpu: str
+    gi: GpuInstance
+    uuids: tuple[str, ...]
+
+
+class _Look(NamedTuple):
+    """A look at all GPUs.
+
+    ``before``, ``free``: since when instances are unused, as of the last look and of this one.
+    ``told``: as ``GpuReader.foreign``. ``pause``: time for which an instance has to be unused
+    before it is removed; None: none is.
+    """
+
+    uses: OtherUses
+    before: dict[_Found, float]
+    free: dict[_Found, float]
+    told: dict[tuple[str, int], tuple[str, str]]
+    pause: float | None = None
+
+
+class Takeover:
+    """Carries out the wish, a look at a time, in the janitor's thread.
+
+    ``wish``: returns the administrator's wish. ``other_manager``: asks if another manager may still
+    give GPUs out, given the keys of labels that keep it off the node; returns the reason, or empty.
+    ``before``: returns the progress that the MigNode had when this program started.
+    :attr:`progress`: for the MigNode.
+    """
+
+    def __init__(  # noqa: PLR0913 - whom it asks
+        self,
+        common: Common,
+        slices: Slices,
+        kubelet: PodResources,
+        *,
+        wish: Callable[[], Wish | None],
+        other_manager: Callable[[Iterable[str]], str],
+        before: Callable[[], TakeoverProgress | None],
+    ) -> None:
+        self._roots, self._driver = common.options.roots, common.options.driver_name
+        self._journal, self._reports, self._clock = common.journal, common.reports, common.clock
+        self._on_change = common.changed
+        self._slices, self._hardware = slices, slices.hardware
+        self._kubelet = kubelet
+        self._wish, self._other_manager, self._before = wish, other_manager, before
+        self._seen: Wish | None = None
+        self._due = 0.0
+        self._free: dict[_Found, float] = {}
+        self.progress: TakeoverProgress | None = None
+
+    def begin(self) -> None:
+        """Offer nothing of a node with a wish before it was looked at; for a start."""
+        self.progress = self._before()
+        wish = self._wish()
+        if wish is not None and not self._is_over(wish):
+            self._hold(_RETURNED if wish.is_return else _TAKING)
+
+    def leaves(self) -> bool:
+        """True if nothing is to be kept on the node's GPUs, as they are handed back."""
+        wish = self._wish()
+        return wish is not None and wish.is_return
+
+    def tend(self, *, at_once: bool = False) -> None:
+        """Do one look, if it is due or the wish has changed. Never raises PluginError."""
+        wish, now = self._wish(), self._clock.monotonic()
+        if wish == self._seen and now < self._due and not at_once:
+            return
+        self._seen, self._due = wish, now + times.TAKEOVER_LOOK_SECONDS
+        self._finish()
+        if wish is None or wish.is_return or self._is_over(wish):
+            for unit in self._hardware.units():
+                unit.held = None
+            self._hold(_RETURNED if wish is not None and wish.is_return else None)
+            self._look(None)
+        else:
+            self._look(wish)
+        if wish is None:
+            self.progress = None
+        elif wish.is_return:
+            self._return(wish)
+
+    def _is_over(self, wish: Wish) -> bool:
+        """True if a takeover is done: what others make from then on is left alone."""
+        return self.progress == TakeoverProgress(wish.since, _SUCCESS, _TAKEN)
+
+    def _hold(self, conflict: Conflict | None) -> None:
+        self._hardware.set_conflict(conflict, source=_SOURCE)
+
+    def _tell(self, wish: Wish, state: str, message: str) -> None:
+        told = TakeoverProgress(wish.since, state, message)
+        before, self.progress = self.progress, told
+        if told == before:
+            return
+        _log.info("%s: %s: %s", wish.wish, state, message)
+        self._on_change()
+        if state == _SUCCESS:
+            reason = NodeReason.HANDED_BACK if wish.is_return else NodeReason.TAKEN_OVER
+            self._reports.report_node(reason, message)
+
+    # -- taken over
+
+    def _look(self, wish: Wish | None) -> None:
+        """Publish who has instances of others; with a wish, remove those that nobody has."""
+        seen = (i.state for gpu in self._hardware.gpus() for i in gpu.instances)
+        if wish is None and InstanceState.FOREIGN not in seen:
+            return
+        keys = [label.key for label in wish.labels] if wish is not None else []
+        why, look = "", _Look(OtherUses({}), self._free, {}, {})
+        try:
+            pods = self._kubelet.pods()
+            uses = other_uses(*pods, *checkpointed_devices(self._roots), driver=self._driver)
+            if wish is not None:
+                why = self._other_manager(keys) or next(self._doubts(pods, uses), "")
+            pause = times.TAKEOVER_PAUSE_SECONDS if keys else times.TAKEOVER_QUIET_SECONDS
+            look = _Look(uses, self._free, {}, {}, None if why or wish is None else pause)
+            left = [text for unit in self._hardware.units() for text in self._of_gpu(unit, look)]
+            self._hardware.set_foreign(look.told)
+        except PluginError as error:
+            why, left = str(error), []
+        self._free = look.free
+        if wish is not None and why:
+            self._hold(_TAKING)
+            self._tell(wish, _PENDING, f"nothing is taken yet: {why}")
+        elif wish is not None:
+            self._hold(None)
+            state, text = _PENDING, f"{len(left)} left: {'; '.join(left)}"
+            self._tell(wish, *((state, text) if left else (_SUCCESS, _TAKEN)))
+
+    def _doubts(self, pods: tuple[PodDevices, ...], uses: OtherUses) -> Iterator[str]:
+        """Reasons why it is not known who has the node's GPUs."""
+        if not self._hardware.session.names_processes:
+            yield "this plugin cannot see the node's processes (hostPID)"
+        if self._journal.rebuild or self._journal.unadopted:
+            yield "the journal was lost, and this driver's own instances are not all known yet"
+        if not pods:
+            yield "kubelet lists no pod, not even this plugin's"
+        listed = {(p.namespace, p.name) for p in pods}
+        hidden = {u: "/".join(n) for u, n in logged_pods(self._roots).items() if n not in listed}
+        if running := sorted(hidden[uid] for uid in running_pods(self._roots, hidden)):
+            yield f"pod {', '.join(running)} runs here, and kubelet does not list it"
+        if offered := sorted(d for d in self._kubelet.offered() if is_of_gpus(*d)):
+            yield f"a device plugin still gives out {offered[0][0]}, as kubelet says"
+        if unclear := uses.unclear():
+            yield f"{unclear} may have any GPU or slice of the node"
+
+    def _of_gpu(self, unit: GpuUnit, look: _Look) -> Iterator[str]:
+        """Remove what may go of a GPU; texts on what stays."""
+        if users := look.uses.of(*_names(unit)):
+            yield f"{unit.name} whole: {users}"
+        unit.held = _TAKING if users and look.pause is not None else None
+        if unit.released or not unit.card.mig_enabled:
+            return
+        if not unit.lock.enter(times.LOOK_SECONDS):
+            yield f"{unit.name} is worked on"
+            return
+        session, now = self._hardware.session, self._clock.monotonic()
+        try:
+            for gi in self._slices.foreign(unit):
+                inside = list_compute_instances(session, unit.uuid, gi.id)
+                found = _Found(unit.uuid, gi, tuple(sorted(c.uuid for c in inside)))
+                why = self._why_kept(found, unit, look)
+                look.told[unit.uuid, gi.id] = (found.uuids[0] if len(inside) == 1 else "", why)
+                if not why and look.pause is not None:
+                    since = look.free[found] = look.before.get(found, now)
+                    why = _UNUSED if now - since < look.pause else self._remove(found, unit)
+                if why:
+                    yield f"{unit.name} {_shape(unit, gi)}: {why}"
+        except (NvmlError, PluginError) as error:
+            yield f"{unit.name}: {error}"
+        finally:
+            unit.lock.leave()
+
+    def _why_kept(self, found: _Found, unit: GpuUnit, look: _Look) -> str:
+        """Reason why an instance has to stay; empty if there is none."""
+        gi, other = found.gi, unit.conflict if look.pause is not None else None
+        if other is not None and other.reason != NodeReason.TAKEOVER:
+            return other.problem
+        for entry in self._journal.of_gpu(unit.uuid):
+            if entry.placement is None or entry.placement.overlaps(gi.placement):
+                return f"its place is kept for {entry.holder()}"
+        if users := look.uses.of(*found.uuids, *_names(unit, gi), *_names(unit)) or unit.unwell:
+            return users
+        if pids := processes(self._hardware.session, unit.uuid, gi.id):
+            named = f"process {', '.join(map(str, pids))}"
+            told = self._slices.holders(unit.uuid, pids)
+            return f"{named} is in it, and kubelet gives it to no pod{told}"
+        return ""
+
+    def _remove(self, found: _Found, unit: GpuUnit) -> str:
+        gi, uuid = found.gi, next(iter(found.uuids), "")
+        entry = replace(self._entry(unit, gi), gi_id=gi.id, mig_uuid=uuid)
+        self._journal.put(entry)
+        session = self._hardware.session
+        try:
+            other = session.as_one(lambda: self._slices.remove(entry), gpu=unit.uuid)
+        except (NvmlError, PluginError) as error:
+            left = self._journal.get(entry)
+            if left is not None and left.state is State.DESTROYING:
+                self._journal.remove(left)
+            pids = error.pids if isinstance(error, InUseError) else ()
+            return f"{error}{self._slices.holders(unit.uuid, pids)}"
+        finally:
+            self._hardware.look_soon(unit.uuid)
+        if not other:
+            text = f"{unit.name} {_shape(unit, gi)} {uuid}: no pod had it, no process was in it"
+            self._reports.report_node(NodeReason.INSTANCE_REMOVED, text)
+        return other
+
+    def _entry(self, unit: GpuUnit, at: GpuInstance | KeptInstance) -> Entry:
+        """Entry of an instance of others, in state ``destroying``."""
+        boot_id, profile = self._hardware.boot_id, _profile(unit, at)
+        if profile is None:
+            raise HardwareError(f"{unit.name} has no profile {at.profile_id}")
+        return taken_entry(
+            intended_entry(unit.uuid, unit.number, profile, at.placement, boot_id=boot_id)
+        )
+
+    def _finish(self) -> None:
+        """End what an earlier look, or an earlier process, has left half done.
+
+        An instance that is empty by then is removed; one that is not goes back to its manager.
+        """
+        for entry in [e for e in self._journal.entries() if e.taken]:
+            unit = self._hardware.unit(entry.gpu)
+            frozen = unit is None or (unit.conflict is not None and unit.conflict.frozen)
+            if not unit or frozen or unit.released or not unit.lock.enter(times.LOOK_SECONDS):
+                continue
+            try:
+                half_made = entry.state in {*ARRIVING, State.CI_DESTROYED}
+                if half_made or self._slices.is_bare(entry):
+                    self._slices.remove(entry)
+                else:
+                    self._journal.remove(entry)
+            except (NvmlError, PluginError) as error:
+                _log.warning("left half done", extra=device(entry, error=str(error)))
+            finally:
+                unit.lock.leave()
+                self._hardware.look_soon(unit.uuid)
+
+    # -- handed back
+
+    def _return(self, wish: Wish) -> None:
+        failed: list[str] = []
+        for unit in self._hardware.units():
+            # A Prepare that was under way when the GPU was withdrawn is in the journal then.
+            if not unit.lock.enter(times.LOOK_SECONDS):
+                self._tell(wish, _PENDING, f"{unit.name} is worked on")
+                return
+            unit.lock.leave()
+        if left := [entry.holder() for entry in self._journal.entries()]:
+            self._tell(wish, _PENDING, f"{len(left)} left: {'; '.join(left)}")
+            return
+        if wish.restore:
+            why = self._other_manager([label.key for label in wish.labels])
+            failed = [why] if why else [*self._restore(wish.instances)]
+        if failed:
+            self._tell(wish, _FAILED, f"not made again: {'; '.join(failed)}")
+        else:
+            self._tell(wish, _SUCCESS, "nothing of this driver is left on the node")
+
+    def _restore(self, instances: Iterable[KeptInstance]) -> Iterator[str]:
+        """Make instances that are missing; texts on those that cannot be made."""
+        for kept in instances:
+            unit = self._hardware.unit(kept.gpu)
+            if unit is None or unit.released or not unit.lock.enter(times.LOOK_SECONDS):
+                yield f"GPU {kept.gpu} is not at hand"
+                continue
+            try:
+                self._make(unit, kept)
+            except (NvmlError, PluginError) as error:
+                yield f"{unit.name} {_shape(unit, kept)}: {error}"
+            finally:
+                unit.lock.leave()
+                self._hardware.look_soon(unit.uuid)
+
+    def _make(self, unit: GpuUnit, kept: KeptInstance) -> None:
+        """Make an instance with a compute instance, unless it is there, and leave it to others."""
+        entry, profile = self._entry(unit, kept), _profile(unit, kept)
+        there = {(gi.placement, gi.profile_id) for gi in self._slices.foreign(unit)}
+        if profile is None or (kept.placement, kept.profile_id) in there:
+            return
+        gi = self._slices.create(entry.at(State.INTENT), profile, kept.placement)
+        entry = entry.at(State.GI_CREATED, gi_id=gi.id)
+        self._journal.put(entry)
+        try:
+            session = self._hardware.session
+            create_compute_instance(session, unit.uuid, gi_id=gi.id, profile=profile)
+        except NvmlError:
+            self._slices.remove(entry)
+            raise
+        self._journal.remove(entry)
+
+
+def _names(unit: GpuUnit, gi: GpuInstance | None = None) -> tuple[str, ...]:
+    """Names of a GPU, or of an instance on it, as others have them in ids."""
+    if gi is None:
+        return unit.uuid, gpu_name(unit.card.minor)
+    name = profile.name if (profile := _profile(unit, gi)) else ""
+    start, minor = gi.placement.start, unit.card.minor
+    return (str(mig_device(minor, name, profile_id=gi.profile_id, start=start)),)
+
+
+def _profile(unit: GpuUnit, at: GpuInstance | KeptInstance) -> Profile | None:
+    return unit.card.geometry.by_id(at.profile_id) if unit.card.geometry else None
+
+
+def _shape(unit: GpuUnit, at: GpuInstance | KeptInstance) -> str:
+    found = _profile(unit, at)
+    return f"{found.name if found else f'profile {at.profile_id}'} at {at.placement}"

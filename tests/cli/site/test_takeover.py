@@ -1,0 +1,164 @@
+"""What takeover and handback say, and what they write in which order."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from dra.common.resources import MIG_NODES, NODES, RESOURCE_CLAIMS, Resource
+from dra.kube.client import KubeApi
+from dra.kube.errors import ConflictError
+from tests.cli.conftest import Mig
+from tests.cli.world import World
+from tests.controller.helpers.objects import allocated, gpu, instance, request
+
+LABELS = {
+    "nvidia.com/gpu.deploy.device-plugin": "true",
+    "nvidia.com/gpu.deploy.mig-manager": "true",
+    "nvidia.com/gpu.deploy.dra-driver": "false",
+    "nvidia.com/gpu.deploy.dcgm": "true",
+}
+HELD = "pod ml/train (nvidia.com/mig-1g.5gb)"
+PLUGIN, MANAGER = [*LABELS][:2]
+
+
+@pytest.fixture
+def node(world: World) -> World:
+    """A node of the GPU operator, with a slice that a pod has and one that none has."""
+    held = structs.replace(instance("1g.5gb", 0, state="foreign"), message=HELD)
+    free = instance("3g.20gb", 4, state="foreign")
+    gpus = (gpu(0, "node-a", instances=(held, free)), gpu(1, "node-a", mig=False))
+    world.add_node("node-a", *gpus, labels=LABELS)
+    found = world.api.get(NODES, "node-a")["status"]
+    given = {**found["allocatable"], "nvidia.com/mig-1g.5gb": "1"}
+    world.set_status(NODES, {"metadata": {"name": "node-a"}}, {**found, "allocatable": given})
+    return world
+
+
+def labels(world: World) -> dict[str, str]:
+    found = world.api.get(NODES, "node-a")["metadata"]["labels"]
+    return {key: found[key] for key in LABELS}
+
+
+def wish(world: World) -> dict[str, Any]:
+    found: dict[str, Any] = world.api.get(MIG_NODES, "node-a")["spec"].get("takeover") or {}
+    return found
+
+
+def answer(world: World, state: str, message: str = "") -> None:
+    """What the node's plugin says of the wish."""
+    found = world.api.get(MIG_NODES, "node-a")
+    told = {"since": wish(world)["since"], "state": state, "message": message}
+    world.set_status(MIG_NODES, found, {**found["status"], "takeover": told})
+
+
+def test_without_execute_it_says_what_becomes_of_each_gpu_and_pod(node: World, mig: Mig) -> None:
+    ran = mig("takeover", "node-a")
+    assert ran.code == 0
+    assert ran.out.splitlines() == [
+        "node-a  take: --execute does this",
+        "  driver 570.86.10; device plugins give out nvidia.com/mig-1g.5gb: 1",
+        f"  label {PLUGIN} becomes false",
+        f"  label {MANAGER} becomes false",
+        "  gpu-1  MIG is off: offered while no pod of others has it whole",
+        f"  gpu-0  1g.5gb at 0:1: stays until that ends: {HELD}",
+        "  gpu-0  3g.20gb at 4:4: nobody has it: removed",
+    ]
+    assert (labels(node), wish(node)) == (LABELS, {})
+    assert "neither taken over" in mig("takeover", "node-a", "--status").out
+
+
+def test_there_and_back(node: World, mig: Mig) -> None:
+    assert mig("takeover", "node-a", "--execute").code == 0
+    first = wish(node)
+    assert labels(node) == {**LABELS, PLUGIN: "false", MANAGER: "false"}
+    assert first["labels"] == [{"key": k, "value": "true"} for k in (PLUGIN, MANAGER)]
+    assert [i["placement"]["start"] for i in first["instances"]] == [0, 4]
+    assert mig("takeover", "node-a", "--execute").code == 0
+    assert wish(node) == first, "what was remembered first counts"
+    ran = mig("takeover", "node-a", "--status")
+    assert (ran.code, ran.out) == (1, "node-a  take is pending: its plugin has not answered yet\n")
+    answer(node, "pending", "1 left: gpu-0 1g.5gb at 0:1: pod ml/train")
+    assert "take is pending: 1 left: gpu-0" in mig("takeover", "node-a", "--status").out
+    assert "! its takeover (take) is pending" in re.sub("node-a: ", "", mig("map").out)
+    answer(node, "success")
+    assert mig("takeover", "node-a", "--status").code == 0
+
+    assert mig("handback", "node-a").code == 0
+    assert wish(node)["wish"] == "take"
+    assert mig("handback", "node-a", "--execute", "--restore").code == 0
+    back = wish(node)
+    assert (back["wish"], back["restore"]) == ("return", True)
+    assert back["since"]
+    assert back["instances"] == first["instances"]
+    assert labels(node)[PLUGIN] == "false", "not before nothing is left"
+    answer(node, "pending", "1 left: claim default/c")
+    assert mig("handback", "node-a", "--execute").code == 0
+    assert wish(node) == back
+    answer(node, "success")
+    assert mig("handback", "node-a", "--execute").code == 0
+    assert labels(node) == LABELS
+    assert wish(node) == {"wish": "return", "since": back["since"]}, "it stays handed back"
+    assert mig("handback", "node-a", "--execute").code == 0
+    assert labels(node) == LABELS
+    assert mig("takeover", "node-a", "--execute").code == 0
+    assert labels(node)[PLUGIN] == "false"
+
+
+def test_a_takeover_after_half_a_handback_remembers_what_was_there_first(
+    node: World, mig: Mig
+) -> None:
+    mig("takeover", "node-a", "--execute")
+    first = wish(node)
+    mig("handback", "node-a", "--execute")
+    mig("takeover", "node-a", "--execute")
+    assert {**wish(node), "since": ""} == {**first, "since": ""}
+
+
+@pytest.mark.parametrize("cut", [MIG_NODES, NODES])
+@pytest.mark.parametrize("command", ["takeover", "handback"])
+def test_a_run_that_was_cut_short_is_repeated(
+    node: World, mig: Mig, monkeypatch: pytest.MonkeyPatch, command: str, cut: Resource
+) -> None:
+    if command == "handback":
+        for each in (["takeover", "node-a"], ["handback", "node-a"]):
+            mig(*each, "--execute")
+        answer(node, "success")
+    patch = KubeApi.patch
+
+    def refused(self: KubeApi, resource: Resource, *args: Any, **kwargs: Any) -> Any:
+        if resource == cut:
+            raise ConflictError("somebody was quicker")
+        return patch(self, resource, *args, **kwargs)
+
+    with monkeypatch.context() as context:
+        context.setattr(KubeApi, "patch", refused)
+        assert mig(command, "node-a", "--execute").code == 1
+    remembered = {each["key"] for each in wish(node).get("labels", ())}
+    changed = {key for key in LABELS if labels(node)[key] != LABELS[key]}
+    assert changed <= remembered, "no label is changed that is not remembered"
+    if command == "handback" and labels(node) == LABELS:
+        answer(node, "failed", "labels of the Node are to be false")
+    assert mig(command, "node-a", "--execute").code == 0
+    assert ("labels" in wish(node)) is (command == "takeover")
+    assert labels(node)[PLUGIN] == ("false" if command == "takeover" else "true")
+
+
+def test_it_does_not_begin_while_the_operator_works_or_claims_of_nvidias_driver_are_there(
+    node: World, mig: Mig
+) -> None:
+    paused = {PLUGIN: "paused-for-driver-upgrade"}
+    node.api.patch(NODES, "node-a", {"metadata": {"labels": paused}})
+    body = node.add_claim("theirs", request("r", "gpu.nvidia.com"))
+    status = allocated(body, "node-a", "gpu-0-mig-1g5gb-19-0")["status"]
+    status["allocation"]["devices"]["results"][0]["driver"] = "gpu.nvidia.com"
+    node.set_status(RESOURCE_CLAIMS, body, status)
+    ran = mig("takeover", "node-a", "--execute")
+    assert ran.code == 1
+    assert "paused-for-driver-upgrade: the GPU operator is at work" in ran.err
+    assert "claim default/theirs" in ran.err
+    assert wish(node) == {}
+    assert labels(node) == LABELS | paused
