@@ -13,13 +13,14 @@ from typing import Any
 
 from msgspec import structs, to_builtins
 
+from api.mignode import KeptInstance, KeptLabel
 from cli.facts import read_site
 from cli.output import CliError, Exit, Output
 from cli.session import Session
 from cli.site import NodeView
 from dra.claims.claims import read_claim
 from dra.common.resources import MIG_NODES, NODES, RESOURCE_CLAIMS, Obj, at
-from dra.gpu.inventory import KeptInstance, KeptLabel, Takeover
+from dra.gpu.inventory import Takeover
 from dra.gpu.names import NVIDIA_DRIVER
 from dra.kube.errors import ConflictError
 from dra.kube.timing import rfc3339_micro
@@ -146,7 +147,8 @@ def _write(session: Session, node: str, takeover: Obj) -> None:
 
 def _tell(out: Output, view: NodeView, plan: _Plan, *, execute: bool) -> None:
     wish = plan.wish
-    slots = [(v, s) for v in view.gpus for s in v.slots if wish.is_return or s.state == "foreign"]
+    # Those that the wish is about: of others, or of this driver.
+    slots = [(v, s) for v in view.gpus for s in v.slots if wish.is_return != (s.state == "foreign")]
     if out.is_json:
         content: dict[str, Any] = {
             "node": view.name,
@@ -168,7 +170,7 @@ def _tell(out: Output, view: NodeView, plan: _Plan, *, execute: bool) -> None:
         if not gpu.gpu.mig_enabled:
             out.line(f"  {gpu.gpu.name}  MIG is off: offered while no pod of others has it whole")
     for gpu, slot in slots:
-        who = slot.message if slot.state == "foreign" else slot.owner
+        who = slot.owner if wish.is_return else slot.message
         fate = f"stays until that ends: {who}" if who else "nobody has it: removed"
         out.line(f"  {gpu.gpu.name}  {slot.where}: {fate}")
     for text in plan.obstacles:

@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
+from api.mignode import KeptInstance
 from dra.claims.reasons import NodeReason
 from dra.gpu.geometry import Profile
-from dra.gpu.inventory import InstanceState, KeptInstance, TakeoverProgress
+from dra.gpu.inventory import InstanceState, TakeoverProgress
 from dra.gpu.inventory import Takeover as Wish
 from dra.gpu.names import gpu_name, mig_device
 from kubeletplugin import times
@@ -249,7 +250,7 @@ class Takeover:
 
     def _remove(self, found: _Found, unit: GpuUnit) -> str:
         gi, uuid = found.gi, next(iter(found.uuids), "")
-        entry = replace(self._entry(unit, gi), gi_id=gi.id, mig_uuid=uuid)
+        entry = replace(self._entry(unit, gi)[0], gi_id=gi.id, mig_uuid=uuid)
         self._journal.put(entry)
         session = self._hardware.session
         try:
@@ -267,14 +268,13 @@ class Takeover:
             self._reports.report_node(NodeReason.INSTANCE_REMOVED, text)
         return other
 
-    def _entry(self, unit: GpuUnit, at: GpuInstance | KeptInstance) -> Entry:
-        """Entry of an instance of others, in state ``destroying``."""
-        boot_id, profile = self._hardware.boot_id, _profile(unit, at)
+    def _entry(self, unit: GpuUnit, at: GpuInstance | KeptInstance) -> tuple[Entry, Profile]:
+        """Entry of an instance of others, in state ``destroying``, and its profile."""
+        profile, boot_id = _profile(unit, at), self._hardware.boot_id
         if profile is None:
             raise HardwareError(f"{unit.name} has no profile {at.profile_id}")
-        return taken_entry(
-            intended_entry(unit.uuid, unit.number, profile, at.placement, boot_id=boot_id)
-        )
+        entry = intended_entry(unit.uuid, unit.number, profile, at.placement, boot_id=boot_id)
+        return taken_entry(entry), profile
 
     def _finish(self) -> None:
         """End what an earlier look, or an earlier process, has left half done.
@@ -301,16 +301,12 @@ class Takeover:
     # -- handed back
 
     def _return(self, wish: Wish) -> None:
-        failed: list[str] = []
-        for unit in self._hardware.units():
-            # A Prepare that was under way when the GPU was withdrawn is in the journal then.
-            if not unit.lock.enter(times.LOOK_SECONDS):
-                self._tell(wish, _PENDING, f"{unit.name} is worked on")
-                return
-            unit.lock.leave()
-        if left := [entry.holder() for entry in self._journal.entries()]:
+        # A Prepare that began before the GPUs were withdrawn has a lock, and then an entry.
+        busy = [f"{u.name} is worked on" for u in self._hardware.units() if u.lock.is_worked_under]
+        if left := [*busy, *(entry.holder() for entry in self._journal.entries())]:
             self._tell(wish, _PENDING, f"{len(left)} left: {'; '.join(left)}")
             return
+        failed: list[str] = []
         if wish.restore:
             why = self._other_manager([label.key for label in wish.labels])
             failed = [why] if why else [*self._restore(wish.instances)]
@@ -336,9 +332,9 @@ class Takeover:
 
     def _make(self, unit: GpuUnit, kept: KeptInstance) -> None:
         """Make an instance with a compute instance, unless it is there, and leave it to others."""
-        entry, profile = self._entry(unit, kept), _profile(unit, kept)
+        entry, profile = self._entry(unit, kept)
         there = {(gi.placement, gi.profile_id) for gi in self._slices.foreign(unit)}
-        if profile is None or (kept.placement, kept.profile_id) in there:
+        if (kept.placement, kept.profile_id) in there:
             return
         gi = self._slices.create(entry.at(State.INTENT), profile, kept.placement)
         entry = entry.at(State.GI_CREATED, gi_id=gi.id)
@@ -356,9 +352,9 @@ def _names(unit: GpuUnit, gi: GpuInstance | None = None) -> tuple[str, ...]:
     """Names of a GPU, or of an instance on it, as others have them in ids."""
     if gi is None:
         return unit.uuid, gpu_name(unit.card.minor)
-    name = profile.name if (profile := _profile(unit, gi)) else ""
-    start, minor = gi.placement.start, unit.card.minor
-    return (str(mig_device(minor, name, profile_id=gi.profile_id, start=start)),)
+    profile, start = _profile(unit, gi), gi.placement.start
+    name = profile.name if profile else ""
+    return (str(mig_device(unit.card.minor, name, profile_id=gi.profile_id, start=start)),)
 
 
 def _profile(unit: GpuUnit, at: GpuInstance | KeptInstance) -> Profile | None:

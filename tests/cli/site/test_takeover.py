@@ -87,7 +87,11 @@ def test_there_and_back(node: World, mig: Mig) -> None:
     answer(node, "success")
     assert mig("takeover", "node-a", "--status").code == 0
 
-    assert mig("handback", "node-a").code == 0
+    node.hold("c", "node-a", "gpu-0-mig-1g5gb-19-2", pod_name="own")
+    told = mig("handback", "node-a", "--restore").out
+    assert f"the same command puts back {PLUGIN}=true, {MANAGER}=true; before that 2 inst" in told
+    assert "gpu-0  1g.5gb at 2:1: stays until that ends: default/own" in told
+    assert "nobody has it" not in told
     assert wish(node)["wish"] == "take"
     assert mig("handback", "node-a", "--execute", "--restore").code == 0
     back = wish(node)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from api.mignode import KeptInstance, KeptLabel
 from dra.common.resources import Obj
 from dra.gpu.geometry import Engines, Geometry, Placement
 from dra.gpu.inventory import (
@@ -16,8 +17,6 @@ from dra.gpu.inventory import (
     Instance,
     InstanceState,
     Inventory,
-    KeptInstance,
-    KeptLabel,
     NodeMode,
     Takeover,
     TakeoverProgress,
