@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from api.crds import mignode_definition
 from dra.claims.allocation import AllocatedDevice, write_allocation
+from dra.claims.classes import generated_classes
 from dra.common.resources import (
     CUSTOM_RESOURCE_DEFINITIONS,
     DEVICE_CLASSES,
@@ -122,8 +123,14 @@ class Site:
     def scheduler(self) -> Iterator[None]:
         """Every node offers its slices as partitionable devices; kube-scheduler allocates.
 
-        The classes have to be there: the controller makes them.
+        Classes that no controller has made are made.
         """
+        shape = self.nodes[0].gpus[0].geometry
+        names = [p.name for p in shape.profiles] if shape else []
+        there = self._classes()
+        for body in generated_classes(DEFAULT_DRIVER, names):
+            if body["metadata"]["name"] not in there:
+                self.api.create(DEVICE_CLASSES, body)
         slices = [s for inventory in self.nodes for s in partitionable(inventory)]
         each(lambda s: self.api.create(RESOURCE_SLICES, s), slices)
         stored = self.api.get(RESOURCE_SLICES, slices[0]["metadata"]["name"])
