@@ -23,6 +23,8 @@ from sim.nvml.driverfiles import time_slice
 from sim.nvml.machine import GpuSpec
 from tests.helpers.folders import mounts_below
 from tests.helpers.waiting import wait_for
+from tests.kubeletplugin.claims.test_holders import assert_given_back
+from tests.kubeletplugin.claims.test_holders import told as told_holder
 from tests.kubeletplugin.helpers.mpspods import DaemonPods, control
 from tests.kubeletplugin.helpers.reported import events
 from tests.kubeletplugin.helpers.rig import A100, DRIVER, Rig
@@ -424,3 +426,21 @@ def test_the_right_or_the_program_that_is_missing_is_named(sharing: Rig) -> None
     (sharing.roots.host / "usr/bin/nvidia-cuda-mps-server").unlink()
     error = sharing.refused(sharing.claim(SLICE, config=[mps()]))
     assert "no MPS without nvidia-cuda-mps-server, not found below" in error
+
+
+def test_the_daemon_stays_while_a_pod_has_the_slice_of_a_claim_that_is_gone(
+    sharing: Rig, pods: DaemonPods
+) -> None:
+    ref = sharing.claim(SLICE, config=[mps(LIMITS)])
+    sharing.prepared(ref)
+    sharing.run_pod("holder", ref)
+    sharing.delete_claim(ref)
+    assert "default/holder" in told_holder(sharing, ref)
+    sharing.restart()
+    assert "default/holder" in told_holder(sharing, ref)
+    assert [e.claim for e in sharing.journal()] == [ref]
+    assert len(pods.pods()) == 1
+    assert control(sharing, ref.uid, "get_default_active_thread_percentage") == "40"
+    sharing.pods.clear()
+    assert_given_back(sharing, ref)
+    assert pods.pods() == []

@@ -17,6 +17,8 @@ from kubeletplugin.journal.journal import Journal
 from sim.nvml.driverfiles import script, time_slice
 from sim.nvml.machine import GpuSpec
 from tests.helpers.waiting import wait_for
+from tests.kubeletplugin.claims.test_holders import assert_given_back
+from tests.kubeletplugin.claims.test_holders import told as told_holder
 from tests.kubeletplugin.helpers.rig import A100, DRIVER, Rig
 
 EXAMPLES = Path(__file__).parents[4] / "docs/examples"
@@ -153,3 +155,16 @@ def test_a_length_that_is_not_put_back_for_now_is_put_back_later(
         return (whole.journal(), lengths(whole)) == ((), [0, 0])
 
     wait_for("the length", is_put_back)
+
+
+def test_it_stays_while_a_pod_has_the_gpu_of_a_claim_that_is_gone(whole: Rig) -> None:
+    ref = whole.claim("gpu-1", config=[turns("Long")])
+    whole.prepared(ref)
+    whole.run_pod("holder", ref)
+    whole.delete_claim(ref)
+    assert "default/holder" in told_holder(whole, ref)
+    assert "held by claim" in whole.refused(whole.claim("gpu-1", config=[turns("Short")]))
+    assert lengths(whole) == [0, 3]
+    whole.pods.clear()
+    assert_given_back(whole, ref)
+    assert lengths(whole) == [0, 0]
