@@ -11,7 +11,9 @@ from cli.facts import ClusterFacts, read_facts
 from cli.output import CliError, Exit
 from cli.session import Session
 from cli.site import GpuView, Slot
-from dra.allocator.quotas import charges_for
+from dra.allocator.quotas import Quotas
+from dra.cel.kinds import Kinds
+from dra.claims.classes import DEVICES, MEMORY
 from dra.common.resources import MIG_NODES, at
 
 _SHOWN = 20
@@ -122,22 +124,32 @@ def _together(uses: Iterable[Use]) -> list[Use]:
 
 
 def _quotas(facts: ClusterFacts, namespace: str) -> Iterator[_Held]:
-    """Devices that namespaces hold of classes with a quota; 0 is told of ``namespace`` alone."""
+    """Devices that namespaces hold of classes with a quota; 0 is told of ``namespace`` alone.
+
+    As the controller counts them: with what nodes have of claims that are gone.
+    """
     quotas = {c.name: c.quota for c in facts.classes.values() if c.quota and not c.quota.fault}
+    counted = Quotas(facts.driver, Kinds())
+    for name, quota in quotas.items():
+        counted.limit(name, quota)
     gpus = {node.name: [view.gpu for view in node.gpus] for node in facts.site.nodes}
-    devices: Counter[tuple[str, str]] = Counter({(namespace, n): 0 for n in quotas if namespace})
-    memory: Counter[tuple[str, str]] = Counter()
-    for (space, _), known in facts.claims.items():
-        allocation = known.claim.allocation
-        if allocation is None or namespace not in ("", space):
-            continue
-        on_node = gpus.get(allocation.node, [])
-        for name, number, mib in charges_for(allocation, on_node, quotas, driver=facts.driver):
-            devices[space, name] += number
-            memory[space, name] += mib
-    for (space, name), number in sorted(devices.items()):
-        quota, mib = quotas[name], memory[space, name]
-        yield _Held(space, name, number, quota.devices, mib, quota.memory_mib)
+    allocated = set[str]()
+    for known in facts.claims.values():
+        if (allocation := known.claim.allocation) is not None:
+            allocated.add(known.claim.ref.uid)
+            counted.enter(known.claim.ref, allocation, gpus.get(allocation.node, ()))
+    for node, on_node in gpus.items():
+        counted.leave(node, on_node, allocated)
+    sums: Counter[tuple[str, str, str]] = Counter()
+    spaces = {(namespace, name) for name in quotas if namespace}
+    for space, name, what, number in counted.sums():
+        if namespace in ("", space):
+            sums[space, name, what] = number
+            spaces.add((space, name))
+    for space, name in sorted(spaces):
+        devices, memory = (sums[space, name, what] for what in (DEVICES, MEMORY))
+        most = quotas[name]
+        yield _Held(space, name, devices, most.devices, memory, most.memory_mib)
 
 
 def _uses(facts: ClusterFacts, now: datetime, namespace: str) -> Iterable[Use]:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from dra.common.resources import DEVICE_CLASSES, RESOURCE_CLAIMS
 from tests.cli.conftest import Mig
 from tests.cli.world import World
-from tests.controller.helpers.objects import gpu
+from tests.controller.helpers.objects import gpu, instance
 
 
 def holds(world: World, name: str, device: str, *, hours: float) -> None:
@@ -73,3 +73,7 @@ def test_what_a_namespace_holds_stands_beside_what_it_may_hold(world: World, mig
     assert ["kube-system", "mig.dra.dev", "0", "of", "3", "0.0Gi", "of", "20.0Gi"] in none
     [held] = mig("top", "-o", "json").json["quotas"]
     assert (held["devices"], held["mostDevices"], held["mostMemoryMiB"]) == (2, 3, 20480)
+    gone = instance("2g.10gb", 4, uid="uid-gone")
+    world.replace_gpus("node-a", gpu(0, "node-a", instances=(gone,)))
+    [held] = mig("top", "-o", "json").json["quotas"]
+    assert (held["devices"], held["memoryMiB"]) == (3, 20480), "what its node still has counts"
