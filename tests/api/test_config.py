@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from collections.abc import Iterator
+from contextlib import redirect_stdout
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
@@ -109,18 +112,37 @@ def test_only_the_fields_that_a_configuration_names_are_told_of_it() -> None:
     assert named({**HEAD, "placement": {"policy": "sws"}}) == {"policy": "sws"}
 
 
-def obstacle(claim: Obj) -> Obstacle:
-    """The obstacle that the condition of pods with this claim tells."""
+@cache
+def reader() -> Reader:
     classes = [read_class(each, DRIVER) for each in generated_classes(DRIVER, ["1g.5gb"])]
-    reader = Reader(DRIVER, Kinds(Selectors()), {each.name: each for each in classes})
-    found = reader.read(read_claim(versioned(claim)))
-    assert isinstance(found, Obstacle)
+    return Reader(DRIVER, Kinds(Selectors()), {each.name: each for each in classes})
+
+
+def with_parameters(name: str, parameters: Any) -> Obj:
+    entry = {"opaque": {"driver": DRIVER, "parameters": parameters}}
+    return claim(name, request(), config=[entry])
+
+
+@pytest.fixture(scope="module")
+def linted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[tuple[str, str]]]:
+    """Field and message of each remark on a claim with a bad configuration, by the claim's name."""
+    claims = [with_parameters(f"c{n}", bad.parameters) for n, bad in enumerate(BAD.values())]
+    manifests = tmp_path_factory.mktemp("lint") / "claims.yaml"
+    manifests.write_text(
+        yaml.safe_dump_all({**each, "apiVersion": "resource.k8s.io/v1"} for each in claims)
+    )
+    with redirect_stdout(io.StringIO()) as printed:
+        assert main(["lint", str(manifests), "-o", "json"]) == 1
+    found: dict[str, list[tuple[str, str]]] = {}
+    for remark in json.loads(printed.getvalue())["remarks"]:
+        name = remark["object"].removeprefix("ResourceClaim ")
+        found.setdefault(name, []).append((remark["field"], remark["message"]))
     return found
 
 
 @pytest.mark.parametrize("name", BAD)
 def test_bad_configuration_is_told_by_the_condition_and_by_lint_with_its_field(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, linted: dict[str, list[tuple[str, str]]]
 ) -> None:
     """Those that the API server refuses too: ``tests/cluster/apiserver``."""
     bad = BAD[name]
@@ -128,19 +150,14 @@ def test_bad_configuration_is_told_by_the_condition_and_by_lint_with_its_field(
         decode_named(bad.parameters, of_class=False)
     assert error.value.path == bad.path
     assert bad.told in error.value.problem
-    entry = {"opaque": {"driver": DRIVER, "parameters": bad.parameters}}
-    asked = claim("c", request(), config=[entry])
-    told = obstacle(asked)
+    told = reader().read(read_claim(versioned(with_parameters("c", bad.parameters))))
+    assert isinstance(told, Obstacle)
     assert (told.reason, told.message) == (
         "InvalidConfig",
         f"spec.devices.config[0].opaque.parameters: {error.value}",
     )
-    manifest = tmp_path / "claim.yaml"
-    manifest.write_text(yaml.safe_dump({**asked, "apiVersion": "resource.k8s.io/v1"}))
-    assert main(["lint", str(manifest), "-o", "json"]) == 1
-    remarks = json.loads(capsys.readouterr().out)["remarks"]
     field = ".".join(filter(None, ("spec.devices.config[0].opaque.parameters", bad.path)))
-    assert [(r["field"], r["message"]) for r in remarks] == [(field, str(error.value))]
+    assert linted[f"c{[*BAD].index(name)}"] == [(field, str(error.value))]
 
 
 @pytest.mark.parametrize("name", GOOD)
