@@ -179,6 +179,15 @@ def test_limits_of_a_profile(two: Site) -> None:
             assert (owner["uid"], owner["controller"]) == (pod["metadata"]["uid"], True)
 
 
+def test_limits_of_several_containers(two: Site) -> None:
+    with Applied(two, "limits-containers") as applied:
+        (pod,) = applied.bound("limits-containers")
+        found = devices(two.api, pod)
+        assert found["warm-up"] == found["left"]
+        assert found["left"] != found["right"]
+        assert len(two.api.list("ResourceClaim", namespace=NAMESPACE)) == 2
+
+
 def test_limits_in_what_makes_pods(two: Site) -> None:
     with Applied(two, "limits-workloads") as applied:
         counts = {"deployment": 1, "statefulset": 1, "daemonset": 2, "job": 1}
@@ -194,6 +203,12 @@ def test_memory_gets_the_smallest_profile_that_has_it(two: Site, name: str) -> N
         (found,) = labels(devices(two.api, pod)).values()
         assert len(found) == 2
         assert set(found) <= {"1g10gb", "2g10gb"}
+
+
+def test_a_percentage_is_that_of_a_gpu(two: Site) -> None:
+    with Applied(two, "limits-percentage") as applied:
+        (pod,) = applied.bound("limits-percentage")
+        assert labels(devices(two.api, pod)) == {"main": ["3g20gb", "3g20gb"]}
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,8 @@ import pytest
 
 from controller.keep.labels import node_labels, state_labels
 from dra.common.resources import Obj
-from dra.gpu.inventory import AllocatorKind, Gpu, GpuLayout, NodeMode
+from dra.gpu.inventory import Gpu, GpuLayout, NodeMode
 from dra.gpu.layouts import choose, place
-from dra.resourceslices.partitions import offered
 from kubeletplugin.gpus.node import read_classes
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.objects import DRIVER, gpu, inventory, mignode, node, request
@@ -207,18 +206,6 @@ def test_a_gpu_is_given_whole_or_in_slices_never_both(first: str) -> None:
     bench.cluster.set_mignode(mignode("node-a", after))
     bench.run(seconds=60)
     assert bench.devices("other") == []
-
-
-def test_where_kube_scheduler_allocates_only_the_ready_slices_are_published() -> None:
-    known = replace(inventory("node-a", declared()), allocator=AllocatorKind.SCHEDULER)
-    taken = replace(known, gpus=(replace(declared(), layout=GpuLayout("mixed")),))
-    assert offered(known, {}, taints=True) == offered(taken, {}, taints=True), "it stays the same"
-    assert {p.name for p in offered(known, {}, taints=True).partitions} == {
-        "gpu-0-mig-3g20gb-9-4",
-        "gpu-0-mig-2g10gb-14-0",
-        "gpu-0-mig-1g5gb-19-2",
-        "gpu-0-mig-1g5gb-19-3",
-    }
 
 
 def test_labels_count_what_the_layout_has_and_say_how_far_it_is() -> None:

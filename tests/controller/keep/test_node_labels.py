@@ -10,7 +10,6 @@ from controller.keep.labels import node_labels
 from dra.common.resources import NODES, Obj
 from dra.kube.errors import ConflictError, UnavailableError
 from tests.controller.helpers.bench import Bench
-from tests.controller.helpers.desk import Desk, settle
 from tests.controller.helpers.fakeapi import once
 from tests.controller.helpers.objects import DRIVER, gpu, inventory, mignode, node
 
@@ -48,20 +47,6 @@ def test_a_node_of_ours_gets_them_once() -> None:
     bench.cluster.set_node(labelled(zone="a"))
     bench.run(seconds=1000)
     assert NODES.plural not in bench.api.writes
-
-
-def test_they_are_written_beside_the_decisions_and_one_node_at_a_time() -> None:
-    desk = Desk()
-    bench = Bench(send=desk.send, node_labels=True)
-    names = [f"node-{n}" for n in range(30)]
-    for name in names:
-        bench.add_node(name)
-    bench.run()
-    assert bench.api.writes == []
-    desk.work_off()
-    assert bench.api.writes.count(NODES.plural) == 1
-    settle(bench, desk)
-    assert all(labels(bench, name)[COUNT] == "7" for name in names)
 
 
 def test_they_go_with_the_mignode_and_come_back() -> None:

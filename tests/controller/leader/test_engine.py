@@ -197,22 +197,3 @@ def test_a_pod_that_cannot_be_handled_does_not_keep_others_from_their_slices(
     monkeypatch.undo()
     bench.run(seconds=31)
     assert bench.devices("poison")
-
-
-def test_the_more_important_then_the_older_pod_is_served_first() -> None:
-    bench = Bench("node-a")
-    for name, priority, created in (
-        ("young", 0, "2026-01-03"),
-        ("old", 0, "2026-01-01"),
-        ("vip", 5, "2026-01-09"),
-    ):
-        bench.claim(claim(name, request("r", "mig-4g.20gb")))
-        body = pod(name, name, priority=priority)
-        body["metadata"]["creationTimestamp"] = f"{created}T00:00:00Z"
-        bench.pod(body)
-    bench.run()
-    assert [n for n in ("young", "old", "vip") if bench.devices(n)] == ["vip"]
-    bench.change_claim("vip", allocation=None)
-    bench.delete_pod("vip")
-    bench.run(seconds=1)
-    assert [n for n in ("young", "old") if bench.devices(n)] == ["old"]

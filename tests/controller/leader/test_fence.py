@@ -158,33 +158,6 @@ def test_what_may_pass_is_tried_again_after_a_pause(error: KubeError) -> None:
     assert mark_of(bench)
 
 
-def test_a_fence_whose_answer_was_lost_stands_when_it_is_answered() -> None:
-    bench, desk = at_desk("node-a")
-    unallocated(bench)
-    bench.api.lost = lambda _: UnavailableError("no answer")
-    fence = bench.fence()
-    raise_fence(bench, desk, fence)
-    assert not fence.stands()
-    bench.api.lost = lambda _: None
-    bench.time += 1
-    raise_fence(bench, desk, fence)
-    assert fence.stands()
-    assert bench.api.writes == ["resourceclaims"]
-
-
-@pytest.mark.parametrize("status", [0, 429, 503, 504])
-def test_a_server_that_serves_nobody_holds_everything_up(status: int) -> None:
-    bench, desk = at_desk("node-a")
-    unallocated(bench)
-    attempts = refusing(bench, UnavailableError("too busy", status=status))
-    fence = bench.fence()
-    for _ in range(60):
-        bench.time += 60.0
-        raise_fence(bench, desk, fence)
-    assert len(attempts) == 60
-    assert not fence.stands()
-
-
 def test_a_claim_that_is_too_large_is_neither_fenced_nor_allocated_and_its_pod_told_why() -> None:
     bench, desk = at_desk("node-a")
     trim = Stored(RESOURCE_CLAIMS)

@@ -42,16 +42,6 @@ def test_a_refused_node_stays_out_twice_as_long_every_time_up_to_five_minutes() 
     assert waits == [5, 10, 20, 40, 80, 160, 300, 300, 300]
 
 
-def test_claims_of_a_pod_that_are_taken_back_together_count_once() -> None:
-    now = Hand()
-    exclusions = refusals_at(now)
-    assert exclusions.refuse("pod", "node-a") == 5
-    now.time += 0.5
-    assert exclusions.refuse("pod", "node-a") == 4.5
-    now.time += 10
-    assert exclusions.refuse("pod", "node-a") == 10
-
-
 def test_a_changed_node_is_let_in_again_soon_but_not_at_once_and_not_forgiven() -> None:
     now = Hand()
     exclusions = refusals_at(now)
@@ -86,27 +76,6 @@ def test_where_another_driver_offers_something_else_is_tried_again_soon_and_firs
     )
     assert exclusions.refuse("t", "b") == 20
     assert next(exclusions.tried_last("t", nodes, set())) == ({"a", "b"} if changed else {"b", "c"})
-
-
-def test_what_is_refused_one_pod_is_not_refused_another() -> None:
-    exclusions = refusals_at(Hand())
-    exclusions.refuse("pod", "node-a")
-    assert exclusions.excluded("other") == {}
-    assert exclusions.next_end("other") is None
-
-
-def test_a_node_that_took_one_is_not_doubted_with_its_zone() -> None:
-    exclusions, zone = refusals_at(Hand()), "topology.kubernetes.io/zone"
-    places = {"a": "x", "b": "y", "c": "x", "d": "x"}
-    nodes = {name: NodeFacts(name, {zone: where}) for name, where in places.items()}
-    assert [*exclusions.tried_last("t", nodes, set())] == []
-    exclusions.refuse("t", "a")
-    assert [*exclusions.tried_last("t", nodes, set())] == [{"a", "c", "d"}, {"a"}]
-    exclusions.refuse("t", "b")
-    assert [*exclusions.tried_last("t", nodes, set())] == [{"a", "b"}]
-    exclusions.bound("t", "c")
-    assert [*exclusions.tried_last("t", nodes, set())] == [{"a", "b", "d"}, {"a", "b"}]
-    assert [*exclusions.tried_last("other", nodes, set())] == []
 
 
 def test_refusals_are_bounded_and_those_of_the_last_templates_stay(

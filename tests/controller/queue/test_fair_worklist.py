@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import inf
 from typing import cast
 
 from controller.cluster.cluster import Cluster
@@ -77,25 +76,6 @@ def test_who_comes_and_goes_all_the_time_does_not_keep_others_from_their_turn() 
         assert look is not None
         seen.append(look.key[0])
     assert 40 <= seen.count("crowd") <= 60
-
-
-def test_pods_of_one_namespace_are_looked_at_oldest_first_and_each_once() -> None:
-    queue = Queue()
-    young, old = of("n", "a", created=LATER), of("n", "b", created="2026-01-01T00:00:00Z")
-    for each in (young, old, young):
-        queue.add(each)
-    looks = [queue.pop() for _ in range(3)]
-    assert [look and look.key for look in looks] == [old.key, young.key, None]
-    assert queue.due == inf
-
-
-def test_a_pod_that_has_become_less_urgent_is_looked_at_after_others() -> None:
-    queue = Queue()
-    queue.add(of("n", "a", priority=10))
-    queue.add(of("n", "a"))
-    queue.add(of("m", "b", priority=5))
-    looks = [queue.pop() for _ in range(3)]
-    assert [look and look.key[1] for look in looks] == ["b", "a", None]
 
 
 def test_a_slice_goes_to_the_other_namespace_within_a_few_pieces_of_work() -> None:

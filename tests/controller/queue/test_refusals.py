@@ -84,13 +84,6 @@ def test_after_a_refusal_another_zone_comes_before_the_rest_of_that_zone() -> No
     assert site.allocations == 2
 
 
-def test_a_template_of_its_own_learns_for_itself() -> None:
-    site = Site(lambda where: where == "n1", n0="", n1="")
-    site.start(2, owner="")
-    site.until_bound(rounds=60)
-    assert site.allocations == 4
-
-
 def test_pods_that_come_and_go_on_refused_nodes_do_not_bring_these_back_before_others() -> None:
     """The refused nodes change all the time: an untried one still goes first."""
     names = {f"n{i:02}": "all" for i in range(20)}
@@ -132,19 +125,6 @@ def test_refused_nodes_that_change_all_the_time_are_tried_ever_more_rarely() -> 
             site.bench.cluster.set_node(node(name, labels={"changing": str(number)}))
         site.schedule(seconds=1.0)
     assert 8 < site.allocations < 30
-
-
-def test_a_node_that_kube_scheduler_makes_room_on_is_tried_at_once() -> None:
-    site = Site(lambda _: False, a="", b="")
-    site.start(1)
-    site.schedule()
-    assert site.bench.node_of("p0") == "b"
-    site.schedule()
-    assert site.bench.devices("p0") == []
-    said = {"status": {"phase": "Pending", "nominatedNodeName": "a"}}
-    site.bench.pod({**site.pods["p0"], **said})
-    site.bench.run()
-    assert site.bench.node_of("p0") == "a"
 
 
 def test_after_long_a_refused_node_is_as_good_as_another() -> None:

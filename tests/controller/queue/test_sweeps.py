@@ -10,7 +10,7 @@ from controller.serve import placing, rules
 from controller.serve.world import World
 from dra.allocator.allocate import Allocator
 from tests.controller.helpers.bench import Bench
-from tests.controller.helpers.objects import claim, gpu, mignode, pod, request
+from tests.controller.helpers.objects import claim, pod, request
 
 MANY = 100
 
@@ -124,14 +124,3 @@ def test_who_lacks_cpu_alone_is_served_when_a_pod_without_claims_ends() -> None:
     bench.remove_pod("other")
     bench.run(seconds=1.0)
     assert bench.devices("c")
-
-
-def test_all_that_are_alike_are_served_when_there_is_room_for_all() -> None:
-    bench = Bench("node-a")
-    bench.cluster.set_mignode(mignode("node-a", gpu(0, unavailable="sick")))
-    for number in range(7):
-        bench.ask(f"p{number}", f"c{number}")
-    bench.run()
-    bench.cluster.set_mignode(mignode("node-a", gpu(0)))
-    bench.run(seconds=1.0)
-    assert all(bench.devices(f"c{number}") for number in range(7))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from controller import times
@@ -173,19 +171,6 @@ def test_who_waits_for_a_device_of_others_is_served_when_one_is_free() -> None:
     assert site.allocations == 2
 
 
-def test_pods_without_an_owner_that_ask_the_same_learn_from_each_other() -> None:
-    site = Site(
-        {**FAR, "near0": 7, "near1": 7}, {name: ZONES[name] for name in (*FAR, "near0", "near1")}
-    )
-    site.start(12, owner="")
-    assert site.unanswered == ["p0"]
-    began = site.bench.time
-    while site.bound < 12:
-        site.round()
-        assert site.bench.time < began + 10, f"{site.bound} of 12"
-    assert 12 <= site.allocations <= 15
-
-
 @pytest.mark.parametrize("told", [True, False])
 def test_what_they_learnt_is_forgotten_when_the_other_driver_offers_something_else(
     *, told: bool
@@ -231,35 +216,6 @@ def test_where_what_is_published_proves_wrong_each_node_is_tried_once() -> None:
     assert site.bound == 6
 
 
-def test_what_is_taken_back_costs_what_was_earned() -> None:
-    site = Site(dict.fromkeys(("a", "b", "c", "d"), 7))
-    site.start(28)
-    while len(site.unanswered) < 3:
-        site.round()
-    full, site.tapes = site.tapes, dict.fromkeys(site.tapes, 0)
-    site.round()
-    site.tapes = full
-    together = [len(site.unanswered)]
-    while site.bound < 28:
-        site.round(seconds=2.0)
-        together.append(len(site.unanswered))
-    assert together[:10] == [1] * 10
-    assert max(together) == 2
-
-
-def test_whoever_was_refused_is_tried_after_others() -> None:
-    """Kube-scheduler would not look at it: nobody waits for that."""
-    site = Site({"a": 0, "b": 7})
-    site.start(3)
-    assert site.unanswered == ["p0"]
-    site.round()
-    assert site.unanswered == ["p1"]
-    site.round()
-    assert site.unanswered == ["p2"]
-    site.round(seconds=1.0)
-    assert site.unanswered == ["p0"]
-
-
 @pytest.mark.parametrize("owner", ["owner", ""])
 def test_others_do_not_wait_for_it(owner: str) -> None:
     """Pods of another owner, or of none, and those without such a claim."""
@@ -292,45 +248,9 @@ def test_whoever_has_no_answer_does_not_keep_others_for_long_and_they_are_told()
     assert site.unanswered == ["p0", "p1", "p2"]
 
 
-def test_a_pod_that_is_given_up_and_allocated_again_counts_again() -> None:
-    site = Site({"a": 7, "b": 7})
-    site.start(1)
-    site.bench.run(seconds=times.POD_HINDERED)
-    site.bench.run(seconds=0.1)
-    assert site.unanswered == []
-    site.bench.run(seconds=times.POD_HINDERED_AGAIN[0])
-    assert site.unanswered == ["p0"]
-    site.start(1, name="q")
-    assert site.unanswered == ["p0"]
-    site.round()
-    assert site.unanswered == ["q0"]
-
-
 def goes(site: Site) -> None:
     site.bench.delete_pod("p0")
     del site.pods["p0"]
-
-
-def is_taken_back(site: Site) -> None:
-    site.tapes["a"] = site.tapes["b"] = 0
-    site.answer("p0")
-
-
-def is_bound(site: Site) -> None:
-    """Its claim of the other driver is not seen to be allocated: the other watch is behind."""
-    body = site.pods["p0"]
-    running = {"spec": {**body["spec"], "nodeName": "a"}, "status": {"phase": "Running"}}
-    site.pods["p0"] = site.bench.pod({**body, **running})
-
-
-@pytest.mark.parametrize("ends", [goes, is_taken_back, is_bound])
-def test_the_next_goes_once_it_has_ended(ends: Callable[[Site], None]) -> None:
-    site = Site({"a": 7, "b": 7})
-    site.start(3)
-    ends(site)
-    site.bench.run()
-    site.bench.run(seconds=0.1)
-    assert len(site.unanswered) == 1
 
 
 def test_a_pod_that_the_other_driver_has_served_lets_the_next_go_before_it_is_bound() -> None:

@@ -71,24 +71,6 @@ def test_other_details_are_said_seldom_and_another_reason_at_once() -> None:
     assert writes(bench) == 3
 
 
-def test_a_new_leader_repeats_nothing_that_the_pod_says_already() -> None:
-    bench = waiting()
-    bench.run(seconds=2.0)
-    successor = Bench("node-a")
-    successor.cluster.set_class(bench.cluster.class_objects[OWN_CLASS])
-    for name in ("all", "c0"):
-        successor.claim(bench.api.objects["resourceclaims", name])
-    for name in ("holder", "p0"):
-        successor.pod(bench.api.get(PODS, name))
-    successor.run()
-    successor.run(seconds=30.0)
-    assert successor.recorder.reasons("p0") == ["WaitingForSlice"]
-    assert writes(successor) == 0
-    successor.delete_pod("holder")
-    successor.run(seconds=10.0)
-    assert successor.condition("p0")["status"] == "True"
-
-
 def test_a_pod_that_went_on_without_us_is_told_once_it_runs() -> None:
     bench = waiting()
     bench.run(seconds=2.0)

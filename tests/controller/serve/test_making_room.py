@@ -150,21 +150,6 @@ def crowded(**options: Any) -> Room:
     return room
 
 
-def test_an_administrator_has_one_pod_moved_which_is_served_elsewhere() -> None:
-    room = crowded()
-    room.wait()
-    assert room.seen == []
-    room.wish("big", "node-b")
-    room.wait()
-    assert room.seen == ["b"]
-    assert room.bench.node_of("big") == "node-b"
-    assert room.bench.node_of("b.2") in {"node-a", "node-c"}
-    assert room.held() == []
-    (message,) = room.told("b", "PodMoved")
-    assert "pod default/big" in message
-    assert any("pod default/b is moved for it" in m for m in room.told("big", "MakingRoom"))
-
-
 def test_pods_are_moved_one_after_the_other_each_once_the_one_before_is_served() -> None:
     room = crowded()
     room.runs("b2", "1g.5gb", "node-b", 1)
@@ -404,19 +389,6 @@ def test_nobody_is_moved_who_could_not_run_elsewhere(how: str) -> None:
     room.wish("big", "node-b")
     room.wait()
     assert room.seen == []
-
-
-def test_others_have_their_turn_once_it_is_served() -> None:
-    room = crowded()
-    room.wish("big", "node-b")
-    room.wait()
-    assert room.bench.devices("big")
-    if room.bench.node_of("b.2") == "node-a":
-        room.gone("b.2")
-    room.asks("also", "7g.40gb")
-    room.wish("also", "node-a")
-    room.wait()
-    assert room.bench.devices("also")
 
 
 def test_a_plan_is_not_followed_once_others_took_what_it_supposes() -> None:

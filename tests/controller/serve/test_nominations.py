@@ -68,16 +68,6 @@ def test_a_nominated_pod_that_has_room_is_told_of_if_nobody_binds_it() -> None:
     assert told(made, seconds=10 * times.NOMINATION_AGAIN[0]) == []
 
 
-def test_it_is_told_again_ever_more_seldom_while_it_waits() -> None:
-    made = site()
-    ask(made)
-    assert told(made) == TOLD
-    assert told(made, seconds=times.NOMINATION_AGAIN[0] - 1) == []
-    assert told(made, seconds=1) == TOLD
-    assert told(made, seconds=2 * times.NOMINATION_AGAIN[0] - 1) == []
-    assert told(made, seconds=1) == TOLD
-
-
 def test_a_pod_that_was_bound_meanwhile_is_not_nominated() -> None:
     made = site()
     body = ask(made)

@@ -257,22 +257,6 @@ def test_what_counts(  # noqa: PLR0917 - a table
     assert "WaitingForQuota" in bench.recorder.reasons("b")
 
 
-def test_all_claims_and_requests_of_a_pod_count_together_and_other_namespaces_do_not() -> None:
-    bench = limited(SMALL, devices=3)
-    bench.claim(claim("a", request("r"), request("s")))
-    bench.claim(claim("b", request("r"), request("s")))
-    bench.pod(pod("both", "a", "b"))
-    bench.run()
-    assert not bench.devices("a")
-    assert "asks for 4 devices, which it can never have" in told(bench, "both")
-    bench.serve("p", "c", request(count=3))
-    for obj in (claim("elsewhere", request(count=3)), pod("elsewhere", "elsewhere")):
-        obj["metadata"]["namespace"] = "other"
-        (bench.claim if "devices" in obj["spec"] else bench.pod)(obj)
-    bench.run()
-    assert len(bench.devices("c")) == len(bench.devices("elsewhere")) == 3
-
-
 def test_an_alternative_that_is_over_it_is_passed_over() -> None:
     bench = limited("mig-3g.20gb", devices=1)
     both = first_available("r", ("large", "mig-3g.20gb", {}), ("small", SMALL, {}))

@@ -120,18 +120,6 @@ def test_every_pod_gets_the_device_that_was_foreseen_until_all_room_is_used() ->
     assert "resourceclaims/status" not in site.bench.api.writes, "kube-scheduler alone allocates"
 
 
-def test_a_node_is_nominated_for_one_pod_at_a_time() -> None:
-    site = Site("a", "b", gpus=2)
-    for name in ("p", "q", "r"):
-        site.ask(name, "1g.5gb")
-    site.watch()
-    assert sorted(site.sent().values()) == ["a", "b"]
-    (waits,) = {"p", "q", "r"} - site.sent().keys()
-    assert not site.bench.recorder.reasons(waits), "it waits for a moment, and needs no event"
-    site.schedule(next(iter(site.sent())))
-    assert waits in site.sent()
-
-
 def test_the_next_device_is_that_of_the_first_gpu_where_any_of_the_profile_is_free() -> None:
     site = Site("a", gpus=3)
     for number, profile in enumerate(("3g.20gb", "1g.5gb", "4g.20gb", "7g.40gb", "1g.5gb")):
@@ -284,23 +272,6 @@ def test_a_gang_is_sent_together_once_all_of_it_has_room() -> None:
     more.watch()
     assert sorted(more.sent().values()) == ["a", "b", "c"]
     assert more.run() == {"nominated": 3}
-
-
-def test_own_nodes_and_those_of_kube_scheduler_serve_pods_side_by_side() -> None:
-    site = Site("theirs", own=("ours",))
-    for name in ("p", "q", "r"):
-        site.ask(name, "7g.40gb")
-    site.watch()
-    sent = site.sent()
-    assert [*sent.values()].count("theirs") == 1
-    has = [n for n in ("p", "q", "r") if site.bench.devices(f"{n}-0")]
-    assert [site.bench.node_of(f"{n}-0") for n in has] == ["ours"]
-    free = Site("theirs", own=("ours",))
-    free.ask("p", "7g.40gb", schedulingGates=[])
-    free.ask("q", "7g.40gb", schedulingGates=[])
-    free.bench.run()
-    assert [n for n in ("p", "q") if free.bench.devices(f"{n}-0")] == ["p"]
-    assert "kube-scheduler allocates" in str(free.bench.recorder.events[-1])
 
 
 def test_a_few_pods_without_room_are_sent_where_an_autoscaler_has_to_see_them() -> None:

@@ -6,11 +6,9 @@ from typing import Any
 
 import pytest
 
-from dra.claims.claims import SCHEDULER_FINALIZER
 from dra.claims.conditions import PREPARE_FAILED
 from dra.common.resources import RESOURCE_CLAIMS, Obj
 from tests.controller.helpers.bench import Bench
-from tests.controller.helpers.fakeapi import own_allocation
 from tests.controller.helpers.objects import (
     DRIVER,
     FINALIZER,
@@ -61,17 +59,6 @@ def test_a_claim_that_nobody_holds_is_placed_on_another_node() -> None:
     assert bench.finalizers("c") == [FINALIZER]
     assert PREPARE_FAILED in bench.recorder.reasons("c")
     assert any(WHY in message for *_, message in bench.recorder.events)
-
-
-def test_what_kube_scheduler_allocated_stays_where_it_is() -> None:
-    bench = Bench("node-a", "node-b")
-    bench.pod(pod("p", "c"))
-    body = failed()
-    body["metadata"]["finalizers"] = [SCHEDULER_FINALIZER, FINALIZER]
-    own_allocation(body, "kube-scheduler")
-    bench.claim(body)
-    bench.run()
-    assert node_of(bench) == "node-a"
 
 
 RESERVED = [{"resource": "pods", "name": "p", "uid": "uid-p"}]

@@ -96,16 +96,6 @@ def test_a_pod_takes_nothing_where_a_claim_of_others_that_it_names_happens_to_be
     assert add(bench, "other", cpu="2")
 
 
-def test_a_pod_that_goes_and_is_not_bound_takes_nothing(bench: Bench) -> None:
-    """Its finalizer keeps it for as long as its owner likes, and no scheduler binds it."""
-    assert add(bench, "p", cpu="7")
-    going = bench.api.get(PODS, "p")
-    going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    bench.pod(going)
-    bench.run()
-    assert add(bench, "other", cpu="2")
-
-
 def test_what_no_scheduler_takes_up_is_given_back_and_tried_again_after_a_pause(
     bench: Bench,
 ) -> None:

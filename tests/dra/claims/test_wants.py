@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dra.cel.kinds import Kinds
-from dra.cel.selectors import Selectors
-from dra.claims.claims import read_claim
-from dra.claims.classes import generated_label, is_generated, needs_write, read_class
-from dra.claims.reader import Reader
-from dra.claims.reasons import Obstacle, Reason
-from dra.claims.wants import ClaimWants
+from dra.claims.classes import generated_label, is_generated, needs_write
+from dra.claims.reasons import Reason
 from dra.common.resources import Obj
 from tests.controller.helpers.objects import (
     DRIVER,
@@ -64,42 +59,6 @@ def test_constraints_are_understood_and_unknown_ones_refused() -> None:
     assert refusal.reason is Reason.UNSUPPORTED
     assert "nearAttribute" in refusal.message
     assert "matchAttribute or distinctAttribute" in refusal.message
-
-
-def test_claims_that_are_alike_want_the_same_and_are_bound_each_for_itself() -> None:
-    apart = {"distinctAttribute": "mig.dra.dev/parentUUID"}
-    classes = {c["metadata"]["name"]: read_class(c, DRIVER) for c in CLASSES}
-    reader = Reader(DRIVER, Kinds(Selectors()), classes)
-    first, second = (
-        reader.read(read_claim(versioned(c)))
-        for c in (claim(name, request("r"), constraints=[apart]) for name in ("c", "d"))
-    )
-    assert isinstance(first, ClaimWants)
-    assert isinstance(second, ClaimWants)
-    assert (first.claim.ref.name, second.claim.ref.name) == ("c", "d")
-    assert first.choices is second.choices
-    assert [w.claim.ref.uid for w in (first, second)] == [
-        constraint.claim_uid for w in (first, second) for constraint in w.constraints
-    ]
-
-
-def test_what_a_claim_wants_changes_with_its_class() -> None:
-    classes = {c["metadata"]["name"]: read_class(c, DRIVER) for c in CLASSES}
-    reader = Reader(DRIVER, Kinds(Selectors()), classes)
-    wanted = claim("c", request("r", "handmade"))
-
-    def read_again() -> ClaimWants | Obstacle | None:
-        return reader.read(read_claim(versioned(wanted)))
-
-    before = read_again()
-    changed = device_class("handmade", f"device.driver == '{DRIVER}' && false")
-    classes["handmade"] = read_class(changed, DRIVER)
-    after = read_again()
-    assert isinstance(before, ClaimWants)
-    assert isinstance(after, ClaimWants)
-    assert after.wants[0].expressions == (f"device.driver == '{DRIVER}' && false",)
-    del classes["handmade"]
-    assert read_again() is None
 
 
 def test_a_constraint_covers_a_request_with_its_subrequests_or_a_subrequest_alone() -> None:

@@ -7,13 +7,12 @@ import pytest
 from dra.cel.kinds import Kinds
 from dra.cel.offers import UnansweredError
 from dra.cel.questions import Answer
-from dra.cel.selectors import Selectors
 from dra.claims.claims import read_claim
 from dra.claims.classes import generated_label, read_class
 from dra.claims.reader import Reader
 from dra.claims.reasons import Obstacle, Reason
 from tests.controller.helpers.objects import DRIVER, claim, device_class, request, versioned
-from tests.dra.claims.wanted import CLASSES, read, refused, wanted
+from tests.dra.claims.wanted import read, refused, wanted
 
 
 @pytest.mark.parametrize(
@@ -96,20 +95,6 @@ def test_a_class_without_selectors_is_not_ours_whatever_its_label() -> None:
     assert read(claim("c", request("r", "any")), made) is None
     made["spec"] = {}
     assert read(claim("c", request("r", "any")), made) is None
-
-
-def test_whose_a_claim_is_may_not_be_known_yet() -> None:
-    classes = {c["metadata"]["name"]: read_class(c, DRIVER) for c in CLASSES}
-    kinds = Kinds()
-    reader = Reader(DRIVER, kinds, classes)
-    asked = read_claim(versioned(claim("c", request("r", "handmade"))))
-    for _ in ("does it compile?", "does it select others?"):
-        with pytest.raises(UnansweredError) as unknown:
-            reader.concerns(asked)
-        assert reader.expressions(asked) == []
-        question = unknown.value.question
-        kinds.learn(question, Selectors().answer(question.job))
-    assert reader.concerns(asked)
 
 
 def test_a_class_of_which_it_takes_too_much_to_find_out_whose_it_is_gets_nothing() -> None:

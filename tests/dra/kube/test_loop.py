@@ -72,20 +72,6 @@ def test_a_wish_does_not_shorten_the_pause_after_a_failure() -> None:
     assert turns == 1
 
 
-def test_a_turn_that_waits_for_nothing_comes_again_when_it_is_asked_for() -> None:
-    turns = threading.Semaphore(0)
-    loop = Loop("work", turns.release)
-    loop.start()
-    assert turns.acquire(timeout=PATIENCE)
-    for _ in range(2):
-        loop.notify()
-        assert turns.acquire(timeout=PATIENCE)
-    loop.stop()
-    loop.join(PATIENCE)
-    assert not turns.acquire(blocking=False)
-    assert not loop.has_ended
-
-
 def test_a_wish_during_a_turn_is_not_lost() -> None:
     turns = 0
 

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Counter
 
 from dra.common.resources import MIG_NODES, NAMESPACES, NODES, PODS, RESOURCE_CLAIMS, Resource
 from dra.kube.http import Exchange
-from dra.monitoring.metrics import ApiRequests, CountingSink, resource_of
+from dra.monitoring.metrics import ApiRequests, CountingSink, daemon_registry, resource_of
 from dra.monitoring.probes import Probes, Pulse
 from dra.monitoring.server import AddressError, Pace, serving
 from tests.dra.kube.clocks import FakeClock
@@ -208,3 +208,11 @@ def test_calls_that_take_long_are_followed_by_a_rest_and_short_ones_wait_for_not
     with pytest.raises(ValueError, match="broken"):
         pace.call(lambda: int("broken"))
     assert len(clock.waits) == 3
+
+
+def test_a_daemons_registry_has_its_process_and_no_series_of_creation_times() -> None:
+    registry = daemon_registry()
+    Counter("mig_dra_tries_total", "Tries.", registry=registry).inc()
+    names = set(collected(registry).families)
+    assert {"mig_dra_tries", "process_open_fds"} <= names
+    assert [n for n in names if n.endswith("_created")] == []

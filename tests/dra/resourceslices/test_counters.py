@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dra.common.quantity import mebibytes
 from dra.gpu.geometry import EMPTY, Geometry, Occupant, Placement, Profile
 from dra.gpu.inventory import Inventory
-from dra.resourceslices.partitions import offered, placements_in_order, size
+from dra.resourceslices.partitions import offered, placements_in_order
 from dra.resourceslices.resourceslices import (
     CounterModel,
     Features,
@@ -189,18 +189,6 @@ def _left(geometry: Geometry, wanted: Profile, index: int) -> int:
     placement = placements_in_order(geometry, wanted)[index]
     usage = geometry.add(EMPTY, Occupant(placement, wanted.id))
     return sum(q.size for p in geometry.profiles for q in geometry.free_placements(usage, p))
-
-
-def test_small_comes_before_large_and_plain_before_variants() -> None:
-    assert [p.name for p in sorted(A100.profiles, key=size)] == [
-        "1g.5gb",
-        "1g.5gb+me",
-        "1g.10gb",
-        "2g.10gb",
-        "3g.20gb",
-        "4g.20gb",
-        "7g.40gb",
-    ]
 
 
 # -- overhead of a device on its node, as it is written in an option

@@ -111,14 +111,6 @@ def test_the_leavings_of_others_are_nobodys_fault(
         assert answer.error == ""
 
 
-def test_a_process_that_somebody_ends_is_started_again(sandbox: Sandbox) -> None:
-    assert sandbox.answer(PLAIN).selected == SELECTED
-    assert sandbox._process is not None
-    os.killpg(sandbox._process.pid, signal.SIGKILL)
-    sandbox._process.wait()
-    assert sandbox.answer(PLAIN).selected == SELECTED
-
-
 def test_a_worker_that_somebody_ends_between_questions_is_replaced(sandbox: Sandbox) -> None:
     assert sandbox.answer(PLAIN).selected == SELECTED
     assert sandbox._process is not None

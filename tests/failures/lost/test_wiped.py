@@ -150,25 +150,6 @@ def test_where_another_sits_the_place_is_kept_and_the_entry_says_who(plant: Plan
     check_settled(plant.site, {ref: (DEVICE,)})
 
 
-def test_a_failure_on_the_way_keeps_the_place_and_the_next_process_goes_on(plant: Plant) -> None:
-    ref, other = held(plant), held(plant, BESIDE)
-    plant = reload(plant)
-    # The first of them succeeds, so that the GPU is not empty any more.
-    plant.site.machine.inject(
-        Fault(id="no", function=CREATE, action="return", code=4, after=1, times=0)
-    )
-    plant.tend()
-    states = {e.claim: (e.state, e.wiped) for e in entries(plant.site)}
-    assert states == {ref: (State.PREPARED, False), other: (State.LOST, True)}
-    third = plant.site.claim("third", [BESIDE])
-    assert other.uid in plant.prepare(third).error, "its place is kept"
-    assert not plant.unprepare(third).error
-    plant.site.machine.clear_faults("no")
-    plant = again(plant)
-    plant.tend()
-    check_settled(plant.site, {ref: (DEVICE,), other: (BESIDE,)})
-
-
 def test_a_lost_slice_that_cannot_be_made_when_kubelet_asks_keeps_its_place(plant: Plant) -> None:
     ref = held(plant)
     plant.site.machine.destroy_slice(0, plant.site.machine.gpu(0).gpu_instances[0].id)

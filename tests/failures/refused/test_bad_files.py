@@ -205,18 +205,6 @@ def test_a_cdi_directory_that_refuses_undoes_the_slice_and_names_the_path(bench:
     bench.serves(plant)
 
 
-def test_a_file_in_place_of_the_cdi_directory_is_an_error_that_names_it(bench: Bench) -> None:
-    cdi = bench.site.roots.cdi
-    cdi.rename(cdi.with_name("aside"))
-    cdi.write_text("in the way")
-    plant = bench.start()
-    assert str(cdi) in plant.prepare(bench.site.claim("new", NEW)).error
-    assert bench.hardware() == bench.before
-    cdi.unlink()
-    plant.tend()
-    bench.agrees()
-
-
 def test_a_spec_that_is_a_symbolic_link_is_replaced_and_never_followed(
     bench: Bench, folder: Path
 ) -> None:

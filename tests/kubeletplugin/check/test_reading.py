@@ -16,7 +16,6 @@ from kubeletplugin.check.report import Item, Mark, Report
 from sim.nvml.cabi import Return
 from sim.nvml.cli import main
 from sim.nvml.faults import Fault
-from sim.nvml.library import read_latencies
 from sim.nvml.machine import GpuSpec, Machine
 from tests.helpers.waiting import PATIENCE
 from tests.kubeletplugin.check.conftest import A100, H100, MakeNode, Node, marks, text
@@ -225,15 +224,11 @@ def test_what_one_machine_takes_another_takes_by_its_report(
     assert {name: again[name] >= measured[name] for name in SLOW} == dict.fromkeys(SLOW, True)
 
 
-def test_a_report_is_taken_by_a_machine_that_is_there_and_nothing_else_is(
-    make_node: MakeNode, folder: Path
-) -> None:
+def test_nodes_that_nobody_may_make_are_told(make_node: MakeNode) -> None:
     node = make_node(A100)
-    node.check()
-    state = ("--state", str(node.machine.directory))
-    assert CliRunner().invoke(main, ["latencies", *state, str(node.file)]).exit_code == 0
-    assert node.machine.state().latencies == read_latencies(node.file)
-    (folder / "other").write_text("{}")
-    refused = CliRunner().invoke(main, ["latencies", *state, str(folder / "other")])
-    assert refused.exit_code == 1
-    assert "no report" in refused.output
+    assert marks(node.check().report, Item.DEVICE_NODES) == {Mark.OK}
+    node.machine.remove_nodes(makes=False)
+    checked = node.check()
+    assert checked.code == 1
+    assert "DRIVER_NOT_LOADED" in checked.screen
+    assert "ModifyDeviceFiles" in text(checked.report, Item.DEVICE_NODES)

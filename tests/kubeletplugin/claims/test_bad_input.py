@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
-
 from dra.common.resources import Obj
 from dra.gpu.inventory import ClaimRef
-from kubeletplugin.journal.entries import State
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec
 from tests.helpers.waiting import wait_for
@@ -33,14 +30,6 @@ def test_devices_of_one_claim_that_overlap_are_refused(rig: Rig) -> None:
     error = rig.refused(rig.claim(GOOD, "gpu-0-mig-3g20gb-9-4"))
     assert "memory slices" in error
     assert rig.clean()
-
-
-@pytest.mark.parametrize("uid", ["../../etc/passwd", "a/b", "x" * 5000, "", "a\nb"])
-def test_a_claim_uid_that_is_no_file_name_is_refused(rig: Rig, uid: str) -> None:
-    ref = rig.claim(GOOD)
-    assert rig.refused(ClaimRef("default", ref.name, uid))
-    assert rig.unprepare(ClaimRef("default", ref.name, uid)) or not uid
-    assert rig.mutations() == []
 
 
 def test_mig_mode_off_is_told_with_the_command_that_turns_it_on(
@@ -99,27 +88,3 @@ def test_a_node_without_gpus_says_so(make_rig: Callable[..., Rig]) -> None:
     wait_for("MigNode", lambda: "no NVIDIA GPU" in ready(rig)["message"])
     assert ready(rig)["status"] == "False"
     refuse(rig, rig.claim(GOOD), "no GPU called gpu-0", "it has: none")
-
-
-def test_a_gpu_that_cannot_be_read_hides_no_other_and_keeps_its_claims(
-    make_rig: Callable[..., Rig],
-) -> None:
-    rig = make_rig()
-    rig.start()
-    ref = rig.claim(GOOD)
-    rig.prepared(ref)
-    rig.stop()
-    fault = Fault(id="dead", function="nvmlDeviceGetUUID", action="return", gpu=0, times=0)
-    rig.machine.inject(fault)
-    rig.start()
-    [gpu] = rig.mignode()["status"]["gpus"]
-    assert gpu["uuid"] == rig.machine.gpu(1).uuid
-    assert "nvmlDeviceGetUUID" in ready(rig)["message"]
-    assert "UNKNOWN (999)" in ready(rig)["message"]
-    assert rig.prepared(rig.claim("gpu-1-mig-1g5gb-19-4"))
-    assert rig.unprepare(ref) == "", "so that the pod can end"
-    assert [e.state for e in rig.journal() if e.claim == ref] == [State.TOMBSTONE]
-    rig.machine.clear_faults()
-    rig.restart()
-    assert ref not in {e.claim for e in rig.journal()}
-    assert rig.slices() == [(1, "1g.5gb", 4, True)]

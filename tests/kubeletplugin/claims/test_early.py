@@ -125,23 +125,6 @@ def creations_begun(rig: Rig) -> bool:
     return any(e.state is State.INTENT for e in rig.journal())
 
 
-def test_what_kubelet_asks_for_goes_first(rig: Rig) -> None:
-    assert rig.daemon is not None
-    unit = rig.daemon.hardware.named("gpu-0")
-    with unit.lock:
-        late = rig.claim(DEVICE, expected=True)
-        on_other_gpu = ahead(rig, ELSEWHERE)
-        asked = rig.claim(BESIDE)
-        asking = threading.Thread(target=lambda: rig.prepared(asked))
-        asking.start()
-        wait_for("the call", lambda: unit.lock._waiting)
-        assert [e.claim for e in rig.journal()] == [on_other_gpu]
-    asking.join(PATIENCE)
-    wait_for("the slice", lambda: made_ahead(rig, late))
-    order = [e.claim for e in rig.journal()]
-    assert order.index(asked) < order.index(late)
-
-
 def test_a_slice_that_is_needed_no_more_leaves_its_place_to_a_prepare(rig: Rig) -> None:
     """Even where the watch has told nothing of its claim."""
     ref = ahead(rig, DEVICE)

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
-from pathlib import Path
+from contextlib import closing
 
 import pytest
 from msgspec.structs import replace
@@ -280,43 +276,3 @@ def test_a_call_is_answered_before_kubelet_gives_up_and_the_next_joins_the_work(
     rig.machine.clear_faults()
     rig.prepared(ref)
     assert rig.mutations().count("nvmlDeviceCreateGpuInstanceWithPlacement") == 1
-
-
-def fill_bytes(folder: Path) -> None:
-    with (folder / "bytes").open("wb", buffering=0) as file, suppress(OSError):
-        while file.write(b"x" * 4096):
-            pass
-    assert os.statvfs(folder).f_bavail == 0
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
-def test_on_a_full_disk_new_claims_are_refused_and_nothing_is_lost(
-    make_rig: Callable[..., Rig],
-) -> None:
-    """A real one, of few bytes."""
-    rig = make_rig(GpuSpec(A100))
-    state = rig.roots.state
-    state.mkdir()
-    options = ["-o", "size=1m"]
-    subprocess.run(["mount", "-t", "tmpfs", *options, "tmpfs", state], check=True)
-    rig.start()
-    kept, new = rig.claim(ONE_G_AT_4), rig.claim("gpu-0-mig-1g5gb-19-0")
-    names, slices = rig.prepared(kept), [(0, "1g.5gb", 4, True)]
-    [before] = rig.journal()
-    (state / "filler").mkdir()
-    fill_bytes(state / "filler")
-    assert "No space left on device" in rig.refused(new)
-    assert rig.slices() == slices
-    assert before in rig.journal()
-    assert rig.prepared(kept) == names
-    rig.stop()
-    rig.start(ready=False)
-    assert "No space left on device" in rig.refused(new)
-    assert "No space left on device" in rig.unprepare(kept)
-    assert rig.slices() == slices
-    assert before in rig.journal()
-    shutil.rmtree(state / "filler")
-    wait_for("the journal", lambda: rig.is_ready)
-    assert rig.unprepare(kept) == ""
-    rig.prepared(new)
-    assert [e.claim for e in rig.journal()] == [new]

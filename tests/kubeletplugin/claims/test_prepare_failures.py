@@ -20,16 +20,6 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prepare, "PREPARE_SECONDS", 0.0)
 
 
-def test_nvml_that_says_success_and_does_nothing_is_not_believed(rig: Rig) -> None:
-    for function in (
-        "nvmlDeviceCreateGpuInstanceWithPlacement",
-        "nvmlGpuInstanceCreateComputeInstance",
-    ):
-        rig.machine.inject(Fault(id="nothing", function=function, action="no-effect"))
-        rig.refused(rig.claim("gpu-0-mig-1g5gb-19-4"))
-        assert rig.clean()
-
-
 def break_rollback(rig: Rig) -> None:
     for function in ("nvmlGpuInstanceCreateComputeInstance", "nvmlGpuInstanceDestroy"):
         fault = Fault(id=function, function=function, action="return", code=29, times=0)

@@ -43,27 +43,6 @@ def test_a_lost_journal_is_rebuilt_from_the_hardware_and_the_reserved_claims(rig
     assert rig.slices() == [(1, "2g.10gb", 0, True)]
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [{"state": "hibernating"}, {"total": "two"}, {"device": "tpu-9"}, {"placement": {"start": -3}}],
-    ids=str,
-)
-def test_a_journal_with_a_record_that_cannot_be_understood_is_set_aside_and_rebuilt(
-    rig: Rig, changes: dict[str, object]
-) -> None:
-    ref = prepared(rig)
-    rig.stop()
-    path = rig.roots.state / "journal.json"
-    previous(path).unlink()
-    edit(path, lambda record: record["entries"][0].update(changes))
-    rig.start()
-    assert path.with_name("journal.json.corrupt").exists()
-    wait_for("the event", lambda: "CheckpointCorrupted" in dict(events(rig, rig.node)))
-    assert [(e.claim, e.state) for e in rig.journal()] == [(ref, State.PREPARED)]
-    assert rig.unprepare(ref) == ""
-    assert rig.slices() == []
-
-
 def test_what_the_generation_before_did_not_know_is_found_again(rig: Rig) -> None:
     first, second = prepared(rig), prepared(rig, "gpu-0-mig-1g5gb-19-0")
     rig.stop()

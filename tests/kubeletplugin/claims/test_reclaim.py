@@ -155,18 +155,6 @@ def test_a_place_is_given_out_again_once_an_instance_can_be_made_there(rig: Rig)
     rig.prepared(rig.claim(SLICE))
 
 
-@pytest.mark.parametrize("variants", [Variants(gsp_keeps=LONG)])
-def test_a_reset_gpu_or_another_boot_keeps_no_place(rig: Rig) -> None:
-    ref = rig.claim(SLICE)
-    rig.prepared(ref)
-    assert rig.unprepare(ref) == ""
-    assert [e.suspect for e in rig.journal()] == [True]
-    rig.stop()
-    rig.machine.reboot()
-    rig.start()
-    assert rig.clean()
-
-
 def test_a_gpu_that_nvml_does_not_find_is_not_an_instance_that_is_gone(rig: Rig) -> None:
     ref = rig.claim(SLICE)
     rig.prepared(ref)

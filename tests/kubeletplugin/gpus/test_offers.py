@@ -105,25 +105,6 @@ def test_what_is_refused_twice_is_a_permanent_failure(
     assert verdict(rig, ref) == ""
 
 
-def test_a_gpu_of_which_every_profile_was_refused_says_so(make_rig: Callable[..., Rig]) -> None:
-    rig = make_rig(GpuSpec("A100-SXM4-40GB"))
-    rig.start()
-    assert rig.daemon is not None
-    (unit,) = rig.daemon.hardware.units()
-    geometry = unit.card.geometry
-    assert geometry is not None
-    for profile in geometry.profiles:
-        unit.strike(profile.id, "refused")
-    rig.poll()
-    wait_for("the MigNode", lambda: rig.mignode()["status"]["gpus"][0].get("reason"))
-    [gpu] = rig.mignode()["status"]["gpus"]
-    assert gpu["reason"] == "CreationFailed"
-    assert "each of its profiles" in gpu["message"]
-    unit.delivered(19)
-    rig.poll()
-    wait_for("the MigNode", lambda: not rig.mignode()["status"]["gpus"][0].get("reason"))
-
-
 def test_a_profile_that_has_less_than_it_advertises_is_published_with_what_it_has(
     make_rig: Callable[..., Rig],
 ) -> None:

@@ -15,7 +15,6 @@ from tests.kubeletplugin.host.layouts import (
     find,
     hook_program,
     install,
-    library,
     mounted,
     program,
     roots,
@@ -74,21 +73,6 @@ def test_links_of_the_hook_stand_for_mounts_under_other_names(host: Path) -> Non
         "/usr/lib64/libcuda.so",
         f"{MULTIARCH}/libcuda.so",
     }
-
-
-def test_links_of_one_role_are_made_for_that_role_only(host: Path) -> None:
-    folder = host / "usr/lib/x86_64-linux-gnu"
-    flow = "libnvidia-opticalflow.so"
-    library(folder / f"{flow}.{VERSION}", f"{flow}.1")
-    hook_program(host / HOOK, *HOOK_NAMES)
-    [links] = find(host).video.hooks
-    assert links.args[1:] == (
-        "create-symlinks",
-        "--link",
-        f"{flow}.1::/usr/lib64/{flow}",
-        "--link",
-        f"{flow}.1::{MULTIARCH}/{flow}",
-    )
 
 
 def test_nvidia_ctk_has_the_hooks_below_a_subcommand(host: Path) -> None:

@@ -121,18 +121,6 @@ def test_a_claim_that_replaced_ours_is_not_written_to(rig: Rig) -> None:
     assert not [path for _, path in rig.http.writes if "resourceclaims" in path]
 
 
-def test_what_was_not_written_before_a_restart_is_written_after_it(rig: Rig) -> None:
-    ref = rig.claim(SLICE)
-    rig.http.refuse = lambda method, path: (
-        ForbiddenError("no", status=403) if method == "PATCH" else None
-    )
-    rig.prepared(ref)
-    rig.stop()
-    rig.http.refuse = lambda method, path: None
-    rig.start()
-    assert len(rig.claim_status(ref)) == 1
-
-
 def test_a_claim_that_cannot_be_understood_leaves_the_others_their_status(rig: Rig) -> None:
     strange = rig.claim(SLICE)
 

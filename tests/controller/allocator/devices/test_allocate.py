@@ -27,7 +27,6 @@ from tests.controller.helpers.objects import (
     first_available,
     gpu,
     mignode,
-    node,
     opaque,
     pod,
     request,
@@ -36,14 +35,6 @@ from tests.controller.helpers.objects import (
 )
 
 SAME_GPU = [{"matchAttribute": "mig.dra.dev/parentUUID"}]
-
-
-@pytest.mark.parametrize(
-    ("kind", "words"), [("matchAttribute", "the same"), ("distinctAttribute", "different")]
-)
-def test_a_device_without_the_attribute_satisfies_no_constraint(kind: str, words: str) -> None:
-    body = claim("c", constraints=[{kind: "mig.dra.dev/colour"}])
-    assert f"with {words} mig.dra.dev/colour" in why(cluster("node-a"), body).message
 
 
 def test_a_whole_gpu_is_allocated_where_mig_is_off_and_only_once() -> None:
@@ -75,20 +66,6 @@ def test_claims_that_are_allocated_pin_the_node() -> None:
     assert [p.claim.name for p in decision.picks] == ["new"]
 
 
-def test_pods_that_our_allocations_send_to_a_node_count_there_before_they_are_bound() -> None:
-    known = cluster("node-a", "node-b")
-    known.set_node(node("node-a", cpu="1"))
-    held = allocated(versioned(claim("old", request())), "node-a", "gpu-0-mig-1g5gb-19-6")
-    other = versioned(pod("other", "old", cpu="900m"))
-    user = {"resource": "pods", "name": "other", "uid": other["metadata"]["uid"]}
-    held["status"]["reservedFor"] = [user]
-    known.set_claim(versioned(held))
-    known.set_pod(other)
-    decision = decide(known, claim("c"), cpu="200m")
-    assert decision is not None
-    assert decision.node == "node-b"
-
-
 # -- ``firstAvailable``: the first alternative that fits somewhere is taken
 
 
@@ -103,19 +80,6 @@ def test_an_alternative_may_ask_for_several_devices_and_is_bound_by_constraints(
     same = [{"matchAttribute": "mig.dra.dev/parentUUID", "requests": ["r/two"]}]
     found = why(with_gpus(filled(0, 0), filled(1, 0)), claim("c", asked, constraints=same))
     assert "no other alternative fits either" in found.message
-
-
-def test_an_alternative_that_no_node_has_does_not_hide_why_another_waits() -> None:
-    known = with_gpus(filled(0, 0, 4))
-    strange = "device.attributes['mig.dra.dev'].profile == '9g.1gb'"
-    asked = first_available(
-        "r",
-        ("strange", "mig.dra.dev", {"selectors": [{"cel": {"expression": strange}}]}),
-        ("big", "mig-7g.40gb", {}),
-    )
-    found = why(known, claim("c", asked))
-    assert found.reason is Reason.WAITING
-    assert "no room for 7g.40gb" in found.message
 
 
 def _tells(*numbers: int) -> Obj:

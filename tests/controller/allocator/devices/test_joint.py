@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dra.allocator.moves import MoveTable
-from dra.allocator.score import NO_WEIGHTS, Cost, Situation, Weights, best_fit, sws
+from dra.allocator.score import Cost, Situation, Weights, sws
 from dra.allocator.search.combine import combine
 from dra.allocator.search.constraints import Vector
-from dra.allocator.search.options import Budget, Option, find_options, nothing, sum_of
+from dra.allocator.search.options import Budget, Option, find_options, sum_of
 from dra.cel.offers import Offer
 from dra.gpu.geometry import EMPTY, Geometry, Usage
-from tests.controller.allocator.devices.options import WHOLE, gpu_state, wants
+from tests.controller.allocator.devices.options import gpu_state, wants
 from tests.dra.gpus import A100, THIRDS
 
 TABLES = {id(g): MoveTable(g) for g in (A100, THIRDS)}
@@ -111,18 +111,3 @@ def test_a_solution_is_found_exactly_when_one_exists_and_is_the_cheapest(
             moves = TABLES[id(geometry)].moves(after[index], device.offer.profile)
             (after[index],) = [m.after for m in moves if m.placement == device.placement]
     assert sorted(g.type for o in found[1] for g in o.devices) == list(range(len(wanted)))
-
-
-def test_a_whole_gpu_serves_one_want_and_only_where_no_slice_does() -> None:
-    asked = wants((1, 1), [(WHOLE,), ()], best_fit)
-    options = find_options(gpu_state(None), asked, NO_WEIGHTS, Budget())
-    assert [o.take for o in options] == [(0, 0), (1, 0)]
-    of_slice = wants((1,), [tuple(offers(A100, "7g.40gb"))], best_fit)
-    slices = find_options(gpu_state(A100), of_slice, NO_WEIGHTS, Budget())
-    whole = find_options(gpu_state(None), wants((1,), [(WHOLE,)], best_fit), NO_WEIGHTS, Budget())
-    found = together([whole, slices], (1,))
-    assert found is not None
-    assert found[1][0] == nothing(1)
-    alone = together([whole], (1,))
-    assert alone is not None
-    assert alone[1][0].devices[0].placement is None

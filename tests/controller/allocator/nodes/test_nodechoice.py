@@ -16,7 +16,7 @@ from dra.allocator.problem import Problem
 from dra.claims.wants import Want
 from dra.common.resources import Obj
 from dra.gpu.inventory import Gpu
-from tests.controller.helpers.deciding import decide, plan, problem
+from tests.controller.helpers.deciding import decide, problem
 from tests.controller.helpers.objects import (
     DRIVER,
     allocated,
@@ -53,12 +53,6 @@ def running(known: Cluster, name: str, *, cpu: str = "0", memory: str = "0") -> 
     known.set_pod(versioned(body))
 
 
-def full_of(known: Cluster, node: str, device: str) -> None:
-    """A claim that holds a slice of the node's first GPU."""
-    body = allocated(claim(f"on-{node}"), node, device)
-    known.set_claim(versioned(body))
-
-
 def chosen(known: Cluster, *claims: Obj, **spec: Any) -> str:
     decision = decide(known, *claims, **spec)
     return "" if decision is None else decision.node
@@ -93,21 +87,6 @@ def test_nodes_that_differ_by_rounding_are_equally_full() -> None:
     for policy in ("binpack", "spread"):
         assert chosen(known, one(policy, "cpu", "memory")) == "node-a"
         assert chosen(known, one(policy, "memory", "cpu")) == "node-a"
-
-
-def test_a_joint_claim_goes_where_its_first_request_that_prefers_nodes_wants_it() -> None:
-    known = half_full()
-    two = (request("a"), request("b"))
-    for first, second, expected in (
-        ("binpack", "spread", "node-b"),
-        ("spread", "binpack", "node-a"),
-        ("none", "spread", "node-a"),
-    ):
-        config = [
-            preferring(first, "gpu-memory", requests=("a",)),
-            preferring(second, "gpu-memory", requests=("b",)),
-        ]
-        assert chosen(known, claim("c", *two, config=config)) == expected
 
 
 def test_several_claims_of_a_pod_go_to_the_preferred_node_that_serves_them_all() -> None:
@@ -224,15 +203,3 @@ def test_it_is_what_the_placement_policy_decides_on_the_best_nodes_that_would_do
     wished = (max if policy == "binpack" else min)(full.values(), default=0.0)
     best = {n for n in would_do if full[n] == pytest.approx(wished)}
     assert allocator.decide(found) == allocator.decide(only(found, best, known))
-
-
-def test_a_node_that_becomes_free_sooner_goes_before_one_that_is_preferred() -> None:
-    known = cluster("node-a", "node-b")
-    full_of(known, "node-a", "gpu-0-mig-1g5gb-19-0")
-    full_of(known, "node-b", "gpu-0-mig-7g40gb-0-0")
-    running(known, "node-b", cpu="4")
-    whole = request("r", "mig-7g.40gb")
-    found = problem(known, claim("c", whole, config=[preferring("binpack", "cpu")]))
-    planned = plan(found, Allocator(known.fleet, known.hosts))
-    assert planned is not None
-    assert planned.node == "node-a"

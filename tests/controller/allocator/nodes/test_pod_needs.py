@@ -118,19 +118,6 @@ def wait_for_devices(made: Bench, labels: Mapping[str, str], **spec: Any) -> Non
     made.run()
 
 
-def test_a_pod_is_looked_at_again_when_the_one_that_it_seeks_is_bound() -> None:
-    made = bench(a="x", b="y")
-    wait_for_devices(made, {}, affinity=affine(ZONE, selector(app="db")))
-    assert made.devices("p") == []
-    assert "pod affinity" in made.recorder.events[-1][-1]
-    other(made.cluster, "o", "b", {"app": "web"})
-    made.run()
-    assert made.devices("p") == []
-    other(made.cluster, "q", "b", {"app": "db"})
-    made.run()
-    assert made.node_of("p") == "b"
-
-
 def test_a_pod_is_looked_at_again_when_the_emptiest_domain_gets_fuller() -> None:
     made = bench(a="x")
     made.cluster.set_node(node("c", labels={HOST: "c", ZONE: "z"}))

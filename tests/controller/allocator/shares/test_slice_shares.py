@@ -11,7 +11,6 @@ from dra.common.resources import Obj
 from dra.gpu.holdings import find_blocker
 from tests.controller.allocator.shares.sliceshares import (
     PART,
-    SHARE,
     asking,
     bench,
     configured,
@@ -126,15 +125,6 @@ def test_configuration_states_a_share_where_the_api_has_no_capacity_requests(
     assert found.removeprefix("gpu-0-mig-").partition("-")[0] == expected
 
 
-def test_a_configuration_with_a_share_in_a_class_of_ones_own_means_parts_of_slices() -> None:
-    on = bench()
-    body = device_class("small", "device.driver == 'mig.dra.dev'")
-    body["spec"]["config"] = configured(share={"memoryMiB": 1000})
-    body["metadata"] |= {"uid": "u", "resourceVersion": "1"}
-    on.cluster.set_class(body)
-    assert place(on, "a", request("r", "small"))["device"].endswith("-share")
-
-
 def test_selectors_that_do_not_look_at_the_type_are_given_no_part() -> None:
     known = with_gpus(shared())
     body = device_class("five", "device.attributes['mig.dra.dev'].profile == '1g.5gb'")
@@ -160,21 +150,3 @@ def test_selectors_that_do_not_look_at_the_type_are_given_no_part() -> None:
 def test_who_has_a_share_of_the_same_slice_is_not_in_the_way(device: str, *, blocked: bool) -> None:
     node = inventory("node-a", shared(instances=(instance("1g.5gb", 0, uid="other"),)))
     assert bool(find_blocker(device, "uid", node)) is blocked
-
-
-def test_a_claim_has_one_share_of_a_slice_and_several_of_a_pod_may_have_one() -> None:
-    known = with_gpus(shared())
-    two = claim("a", request("r", SHARE, count=2))
-    assert len({*devices(decide(known, two))}) == 2, "of one slice each"
-    both = [claim("a", asking()), claim("b", asking())]
-    assert len({*devices(decide(known, *both))}) == 1
-    beside = claim("c", request("r", "mig-3g.20gb"), request("s", "mig-4g.20gb"))
-    assert "no room" in why(known, *both, beside).message
-    fits = claim("d", request("r", "mig-3g.20gb"))
-    found = decide(known, *both, fits)
-    assert found is not None
-    assert {p.claim.name: p.profile for p in found.picks} == {
-        "a": "1g.5gb",
-        "b": "1g.5gb",
-        "d": "3g.20gb",
-    }

@@ -61,21 +61,6 @@ def test_a_view_is_of_the_node_where_its_pod_can_run() -> None:
     assert bench.node_of("view") == "b"
 
 
-def test_a_number_of_gpus_and_a_selector_are_honoured() -> None:
-    bench = full("a", gpus=3)
-    second = "device.attributes['mig.dra.dev'].uuid == 'GPU-a-1'"
-    bench.claim(
-        claim(
-            "view",
-            request("one", "gpu.dra.dev", second, adminAccess=True),
-            request("rest", "gpu.dra.dev", adminAccess=True, count=2),
-        )
-    )
-    bench.pod(pod("monitor", "view"))
-    bench.run()
-    assert bench.devices("view") == ["gpu-1", "gpu-0", "gpu-2"]
-
-
 @pytest.mark.parametrize(
     ("requests", "told"),
     [
@@ -127,12 +112,3 @@ def looked_at(*requests: Obj) -> dict[str, list[str]]:
     for pick in found.picks if found is not None else ():
         views.setdefault(pick.request, []).append(pick.gpu)
     return views
-
-
-def test_a_request_that_may_look_at_any_leaves_the_only_one_to_another() -> None:
-    first = "device.attributes['mig.dra.dev'].uuid == 'GPU-node-a-0'"
-    either = request("a", "gpu.dra.dev", adminAccess=True)
-    one = request("b", "gpu.dra.dev", first, adminAccess=True)
-    assert looked_at(either, one) == {"a": ["gpu-1"], "b": ["gpu-0"]}
-    assert looked_at(one, either) == {"a": ["gpu-1"], "b": ["gpu-0"]}
-    assert looked_at(one, either, request("c", "gpu.dra.dev", adminAccess=True)) == {}

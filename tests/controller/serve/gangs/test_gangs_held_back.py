@@ -10,12 +10,11 @@ from controller.queue import line
 from controller.queue.line import OVERTAKEN
 from dra.gangs.decision import GangDecision
 from dra.gangs.membership import NAME_LABEL
-from dra.kube.errors import ConflictError
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.objects import node
 from tests.controller.queue.test_held_back import for_ever
 from tests.controller.queue.test_overtaking import Stream
-from tests.controller.serve.gangs.gangpods import create, delete, held, refuse
+from tests.controller.serve.gangs.gangpods import create, delete, held
 
 LIFE = 6
 BOUND = OVERTAKEN + LIFE + 3
@@ -141,19 +140,6 @@ def test_a_gang_whose_look_fails_releases_it(monkeypatch: pytest.MonkeyPatch) ->
     stream.second()
     stream.second()
     assert len(stream.running) == 7, "all slices of the GPU are used"
-
-
-def test_a_write_that_fails_does_not_cost_a_gang_its_turn() -> None:
-    stream = holding()
-    allowed = refuse(stream.bench, "a-1", ConflictError("stale", status=409))
-    while not held(stream.bench, "a"):
-        stream.second()
-    assert held(stream.bench, "a") == ["a-0", "a-2"]
-    stream.second()
-    allowed()
-    for _ in range(4):
-        stream.second()
-    assert len(held(stream.bench, "a")) == 3
 
 
 def test_no_pod_takes_what_is_held_back_for_another_of_its_gang(

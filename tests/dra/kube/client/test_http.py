@@ -10,7 +10,6 @@ import pytest
 
 from dra.common.resources import EVENTS, NODES, PODS
 from dra.kube.client import KubeApi
-from dra.kube.connection import Connection
 from dra.kube.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -22,7 +21,6 @@ from dra.kube.errors import (
     UnavailableError,
 )
 from dra.kube.http import HttpClient
-from dra.kube.kubeconfig import load_access
 from tests.dra.kube.stub import (
     Handler,
     Stub,
@@ -165,26 +163,6 @@ def test_closing_ends_the_wait_for_a_throttling_server(stub: Stub, api: KubeApi)
     patient.close()
     caller.join(PATIENCE)
     assert [error.status for error in errors] == [429]
-
-
-def test_a_client_that_was_closed_connects_anew(stub: Stub, tmp_path: Path) -> None:
-    ports: list[int] = []
-
-    def answer(handler: Handler) -> None:
-        ports.append(handler.client_address[1])
-        handler.send_json(thing("n"), 200, {})
-
-    stub.calls += [answer] * 3
-    client = HttpClient(
-        Connection(load_access(stub.kubeconfig(tmp_path / "k"))),
-        user_agent="t",
-        timeout_seconds=30.0,
-    )
-    client.call("GET", "/api")
-    client.call("GET", "/api")
-    client.close()
-    assert client.call("GET", "/api") == thing("n")
-    assert ports[0] == ports[1] != ports[2]
 
 
 @pytest.mark.parametrize(

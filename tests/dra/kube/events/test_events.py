@@ -116,18 +116,6 @@ def test_the_longest_object_name_still_gives_a_valid_event_name(stub: Stub, make
     assert ".." not in name
 
 
-def test_an_event_waits_until_what_it_reports_has_had_its_time(
-    stub: Stub, make: Make, clock: FakeClock
-) -> None:
-    stub.calls.extend([OK] * 2)
-    recorder = make(limits=EventLimits(delay_seconds=0.5))
-    for number in range(2):
-        recorder.emit(thing(f"pod-{number}", namespace="team"), "Allocated", "a slice")
-    eventually(lambda: len(stub.requests) == 2)
-    assert clock.waits[0] == 0.5
-    assert sum(clock.waits) <= 1.0  # the second may have been emitted during the wait for the first
-
-
 # -- how events are sent: beside the program's work, in limits, and through failures
 
 

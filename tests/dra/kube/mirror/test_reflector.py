@@ -133,20 +133,6 @@ def test_a_server_that_lags_behind_is_listed_anew(stub: Stub, start: Start, behi
     eventually(lambda: watched_versions(stub) == ["10", "8"])
 
 
-def test_a_watch_is_renewed_after_its_time_with_jitter(
-    stub: Stub, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("dra.kube.reflector.WATCH_SECONDS", 100)
-    stub.calls.append(listing(version=10))
-    stub.watches += [events(bookmark(11))] * 20
-    start()
-    eventually(lambda: len(watched_versions(stub)) == 21)
-    asked = [int(r.query["timeoutSeconds"]) for r in stub.requests if r.is_watch]
-    assert min(asked) >= 100
-    assert max(asked) <= 200
-    assert len(set(asked)) > 5
-
-
 def test_stored_and_reported_objects_are_never_changed_afterwards(
     stub: Stub, start: Start, seen: Seen
 ) -> None:
