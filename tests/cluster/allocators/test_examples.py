@@ -170,10 +170,13 @@ def labels(found: dict[str, list[MigDevice]]) -> dict[str, list[str]]:
     return {name: [each.profile_label for each in mine] for name, mine in found.items()}
 
 
-def test_limits_of_a_profile(two: Site) -> None:
-    with Applied(two, "limits-profile") as applied:
-        (pod,) = applied.bound("limits-profile")
-        assert labels(devices(two.api, pod)) == {"main": ["1g5gb", "1g5gb"]}
+@pytest.mark.parametrize(
+    ("name", "got"), [("limits-profile", "1g5gb"), ("limits-percentage", "3g20gb")]
+)
+def test_limits_of_a_profile_or_a_percentage(two: Site, name: str, got: str) -> None:
+    with Applied(two, name) as applied:
+        (pod,) = applied.bound(name)
+        assert labels(devices(two.api, pod)) == {"main": [got, got]}
         for claim in two.api.list("ResourceClaim", namespace=NAMESPACE):
             (owner,) = claim["metadata"]["ownerReferences"]
             assert (owner["uid"], owner["controller"]) == (pod["metadata"]["uid"], True)
@@ -203,12 +206,6 @@ def test_memory_gets_the_smallest_profile_that_has_it(two: Site, name: str) -> N
         (found,) = labels(devices(two.api, pod)).values()
         assert len(found) == 2
         assert set(found) <= {"1g10gb", "2g10gb"}
-
-
-def test_a_percentage_is_that_of_a_gpu(two: Site) -> None:
-    with Applied(two, "limits-percentage") as applied:
-        (pod,) = applied.bound("limits-percentage")
-        assert labels(devices(two.api, pod)) == {"main": ["3g20gb", "3g20gb"]}
 
 
 @pytest.mark.parametrize(
