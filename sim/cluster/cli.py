@@ -116,6 +116,7 @@ def _explain(terminal: Terminal, cluster: Cluster, *, seconds: float) -> None:
     if has_plugins:
         terminal.line(f"  kubectl mig explain pod {last}      # the same, GPU by GPU")
         terminal.line("  kubectl mig map")
+        terminal.line("  kubectl mig ui                      # all of it in a browser")
     terminal.line("  kubectl delete pod whole-1          # makes room for one that waits")
     terminal.line(f"  kubectl delete --ignore-not-found -f {file}")
     terminal.line()

@@ -33,7 +33,7 @@ from sim.nvml.machine import GpuSpec, Machine
 from sim.nvml.products import ContentError, Product, load_product
 from sim.processes import ClusterError, Supervisor
 from sim.scheduler import Scheduler
-from sim.workloads import WorkloadController
+from sim.workloads.controller import WorkloadController
 
 
 @click.command()

@@ -11,12 +11,12 @@ import pytest
 from dra.common.resources import PODS, Obj
 from dra.kube.client import KubeApi
 from dra.kube.timing import rfc3339
-from sim.workloads import (
+from sim.workloads.controller import WorkloadController
+from sim.workloads.plans import (
     DEPLOYMENTS,
     JOBS,
     REPLICA_SETS,
     Surroundings,
-    WorkloadController,
     plan_daemon_set,
     plan_deployment,
     plan_job,

@@ -1,8 +1,7 @@
-"""Stand-in for kube-controller-manager: the pods of Deployments, StatefulSets, DaemonSets, Jobs.
+"""Plans for Deployments, ReplicaSets, StatefulSets, DaemonSets and Jobs, from what there is. Pure.
 
-What an object calls for is decided from what there is, by one function a kind in ``RULES``; the
-controller does it. There are no strategies of rollouts: a Deployment replaces the pods of an older
-template at once, other kinds use a changed template for new pods only.
+One function a kind, in ``RULES``. There are no strategies of rollouts: a Deployment replaces the
+pods of an older template at once, other kinds use a changed template for new pods only.
 """
 
 from __future__ import annotations
@@ -10,22 +9,15 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from functools import partial
+from datetime import datetime, timedelta
 from typing import Any
 
-from dra.common.resources import NODES, PODS, Obj, Resource, at
-from dra.kube.client import KubeApi
-from dra.kube.errors import AlreadyExistsError, ConflictError, KubeError, ObjectNotFoundError
-from dra.kube.events import EventRecorder
-from dra.kube.reflector import Change, Reflector
+from dra.common.resources import Obj, Resource, at
 from dra.kube.timing import rfc3339
 from dra.pods.nodefit import find_barrier, read_node
 from dra.pods.pods import read_needs
-from sim.daemon import WorkQueue
 
 DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment", namespaced=True)
 REPLICA_SETS = Resource("apps", "v1", "replicasets", "ReplicaSet", namespaced=True)
@@ -43,7 +35,6 @@ _DAEMON_TOLERATED = (
     ("unschedulable", "NoSchedule"),
 )
 """Taints of nodes that kube-controller-manager has the pods of every DaemonSet tolerate."""
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -419,132 +410,3 @@ RULES: dict[Resource, Callable[[Obj, Surroundings], Plan]] = {
     DAEMON_SETS: plan_daemon_set,
     JOBS: plan_job,
 }
-
-_KINDS = {resource.kind: resource for resource in RULES}
-
-
-class WorkloadController:
-    """Follows the objects of ``RULES``, their pods and the nodes, in all namespaces.
-
-    What an object controls goes after it by the API server's garbage collection.
-    """
-
-    def __init__(self, api: KubeApi) -> None:
-        self._api = api
-        self._events = EventRecorder(api, component="workload-controller")
-        self._queue = WorkQueue("workload", self._sync, workers=2, first_retry=0.05)
-        self._mirrors = {
-            resource: Reflector(api, resource, on_event=partial(self._changed, resource))
-            for resource in (*RULES, PODS, NODES)
-        }
-
-    def start(self) -> None:
-        """Begin."""
-        for mirror in self._mirrors.values():
-            mirror.start()
-        self._queue.start()
-
-    def stop(self) -> None:
-        """End after the object at hand."""
-        self._queue.stop()
-        for mirror in self._mirrors.values():
-            mirror.stop()
-        self._events.close()
-
-    def _changed(self, resource: Resource, change: Change) -> None:
-        metadata = (change.new or change.old or {})["metadata"]
-        keys = [(resource, metadata.get("namespace"), metadata["name"])] if change.new else []
-        keys += [
-            (_KINDS[owner["kind"]], metadata["namespace"], owner["name"])
-            for owner in metadata.get("ownerReferences", ())
-            if owner.get("controller") and owner["kind"] in _KINDS
-        ]
-        if resource == NODES:
-            every = (each["metadata"] for each in self._mirrors[DAEMON_SETS].store.list())
-            keys = [(DAEMON_SETS, own["namespace"], own["name"]) for own in every]
-        for kind, namespace, name in keys:
-            if kind in RULES:
-                self._queue.add(f"{kind.kind} {namespace} {name}")
-
-    def _sync(self, key: str) -> float | None:
-        if not all(mirror.wait_synced(60.0) for mirror in self._mirrors.values()):
-            raise TimeoutError("the objects could not be listed within 60 s")
-        kind, namespace, name = key.split(" ")
-        resource = _KINDS[kind]
-        owner = self._mirrors[resource].store.get(name, namespace)
-        try:
-            plan = self._plan(resource, owner, self._mirrored)
-            if plan is not None and (plan.create or plan.delete or plan.scale or plan.ends):
-                # What is mirrored may be older than our own last write.
-                owner = self._api.get(resource, name, namespace=namespace)
-                plan = self._plan(resource, owner, self._listed)
-            return self._carry_out(resource, owner, plan) if owner and plan else None
-        except ObjectNotFoundError as error:
-            _log.debug("%s: %s", key, error)
-            return None
-
-    def _mirrored(self, resource: Resource, namespace: str) -> list[Obj]:
-        found = self._mirrors[resource].store.list()
-        return [o for o in found if o["metadata"].get("namespace", "") == namespace]
-
-    def _listed(self, resource: Resource, namespace: str) -> list[Obj]:
-        return self._api.list(resource, namespace=namespace).items
-
-    def _plan(
-        self, resource: Resource, owner: Obj | None, listed: Callable[[Resource, str], list[Obj]]
-    ) -> Plan | None:
-        if owner is None or "deletionTimestamp" in owner["metadata"]:
-            return None
-        owner = {**owner, "apiVersion": resource.api_version, "kind": resource.kind}
-        namespace, uid = owner["metadata"]["namespace"], owner["metadata"]["uid"]
-
-        def controlled(kind: Resource) -> list[Obj]:
-            return [
-                each
-                for each in listed(kind, namespace)
-                if any(
-                    o.get("controller") and o["uid"] == uid
-                    for o in each["metadata"].get("ownerReferences", ())
-                )
-            ]
-
-        around = Surroundings(
-            pods=controlled(PODS) if resource != DEPLOYMENTS else (),
-            replica_sets=controlled(REPLICA_SETS) if resource == DEPLOYMENTS else (),
-            nodes=self._mirrors[NODES].store.list() if resource == DAEMON_SETS else (),
-            now=datetime.now(UTC).replace(microsecond=0),
-        )
-        return RULES[resource](owner, around)
-
-    def _carry_out(self, resource: Resource, owner: Obj, plan: Plan) -> float | None:
-        metadata = owner["metadata"]
-        namespace = metadata["namespace"]
-        for pod in plan.delete:
-            own = pod["metadata"]
-            self._api.delete(PODS, own["name"], namespace=namespace, uid=own["uid"])
-            self._events.emit(owner, "SuccessfulDelete", f"Deleted pod: {own['name']}")
-        for name, count in plan.scale:
-            patch = {"spec": {"replicas": count}}
-            self._api.patch(REPLICA_SETS, name, patch, namespace=namespace)
-            what = f"Scaled replica set {name} to {count}"
-            self._events.emit(owner, "ScalingReplicaSet", what)
-        for body in plan.create:
-            self._create(owner, body)
-        if plan.ends:
-            self._api.delete(resource, metadata["name"], namespace=namespace, uid=metadata["uid"])
-            return None
-        if plan.status != owner.get("status"):
-            self._api.replace(resource, owner | {"status": plan.status}, subresource="status")
-        return plan.again
-
-    def _create(self, owner: Obj, body: Obj) -> None:
-        kind = PODS if body["kind"] == "Pod" else REPLICA_SETS
-        try:
-            made = self._api.create(kind, body)
-        except (AlreadyExistsError, ConflictError):
-            return  # of a name that something else has: looked at again once that changes
-        except KubeError as error:
-            self._events.emit(owner, "FailedCreate", f"Error creating: {error}", warning=True)
-            raise
-        word = "pod" if kind == PODS else "replica set"
-        self._events.emit(owner, "SuccessfulCreate", f"Created {word}: {made['metadata']['name']}")

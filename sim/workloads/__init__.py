@@ -1,0 +1,1 @@
+"""Stand-in for kube-controller-manager: the pods of Deployments, StatefulSets, DaemonSets, Jobs."""
