@@ -106,7 +106,7 @@ def _blocked(found: ObjectExplanation, facts: ClusterFacts) -> list[tuple[str, G
         for gpu in answer.gpus
         if gpu.blockers
     ]
-    silent = {node for node, _ in answers if facts.site.silence(node)}
+    silent = {node.name for node in facts.site.nodes if node.silence}
     return sorted(answers, key=lambda a: (a[0] in silent, a[1].cost, natural(a[0]), a[1].name))
 
 

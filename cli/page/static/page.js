@@ -163,7 +163,7 @@ function showLine() {
   patch($("told"), lines, (each) => `${each.at} ${each.id ?? each.message} ${each.reason}`, (each) => [
     age(each.at), make("strong", {}, each.warning ? "⚠ " : "", each.reason), " ",
     each.about, each.seen || !each.namespace ? "" : make("span", { class: "quiet" }, ` ${each.namespace}`),
-    make("div", { class: "quiet" }, each.message, each.seen ? " (seen)" : ""),
+    make("div", { class: "quiet short", title: each.message }, each.message, each.seen ? " (seen)" : ""),
   ]);
   $("told-more").textContent = more(told.more, namespace, "events");
 }
@@ -316,6 +316,8 @@ function whyNone({ most, lacks }) {
 // --- every GPU, a cell each -----------------------------------------------------------------------
 
 const canvas = $("fleet").querySelector("canvas");
+// Room for the frame of a cell that lies at an edge.
+const EDGE = 2;
 let names = [], grid = null, cursor = 0, cell = "";
 
 function measure(count, most, width) {
@@ -337,14 +339,15 @@ function showFleet() {
   const width = $("fleet").clientWidth, sharp = devicePixelRatio || 1;
   names = [...nodes.keys()].sort(byName);
   const most = Math.max(1, ...names.map((name) => nodes.get(name).gpus.length));
-  grid = measure(names.length, most, width);
+  grid = measure(names.length, most, width - 2 * EDGE);
   canvas.width = width * sharp;
-  canvas.height = grid.height * sharp;
-  canvas.style.height = `${grid.height}px`;
+  canvas.height = (grid.height + 2 * EDGE) * sharp;
+  canvas.style.height = `${grid.height + 2 * EDGE}px`;
   const pen = canvas.getContext("2d"), style = getComputedStyle(document.documentElement);
   const paint = Object.fromEntries(["s1", "s2", "s3", "s4", "s7", "other", "free", "edge", "away", "odd", "text", "quiet", "back", "blocks"].map((each) => [each, style.getPropertyValue(`--${each}`)]));
   const wanted = filters(), filtered = isFiltered(wanted), ways = new Set(places.map(([node, gpu]) => `${node} ${gpu}`));
   pen.scale(sharp, sharp);
+  pen.translate(EDGE, EDGE);
   pen.font = "500 11.5px system-ui, sans-serif";
   names.forEach((name, index) => {
     const node = nodes.get(name), left = (index % grid.perRow) * grid.across, top = Math.floor(index / grid.perRow) * grid.down + grid.head;
@@ -419,8 +422,8 @@ function pointAt(index, gpuName = "") {
   mark.setAttribute("aria-label", summary(node));
   mark.setAttribute("aria-posinset", index + 1);
   mark.setAttribute("aria-setsize", names.length);
-  mark.style.left = `${(index % grid.perRow) * grid.across - 4}px`;
-  mark.style.top = `${Math.floor(index / grid.perRow) * grid.down + grid.head - 4}px`;
+  mark.style.left = `${(index % grid.perRow) * grid.across - 4 + EDGE}px`;
+  mark.style.top = `${Math.floor(index / grid.perRow) * grid.down + grid.head - 4 + EDGE}px`;
   mark.style.width = `${node.gpus.length * (grid.wide + grid.gap) - grid.gap + 8}px`;
   mark.style.height = `${grid.high + 8}px`;
   const held = gpu && !gpu.blocked ? gpu.words || `${counted(gpu.slots.length, "slice")}, ${roomOf(gpu).join(" ")}` : gpu?.blocked;
@@ -428,7 +431,7 @@ function pointAt(index, gpuName = "") {
 }
 
 function under(event) {
-  const box = canvas.getBoundingClientRect(), x = event.clientX - box.left, y = event.clientY - box.top;
+  const box = canvas.getBoundingClientRect(), x = event.clientX - box.left - EDGE, y = event.clientY - box.top - EDGE;
   const column = Math.min(grid.perRow - 1, Math.floor(x / grid.across)), index = Math.floor(y / grid.down) * grid.perRow + column;
   const gpu = nodes.get(names[index])?.gpus[Math.floor((x - column * grid.across) / (grid.wide + grid.gap))];
   return [index, gpu?.name];
@@ -750,7 +753,7 @@ keys(document, (key) => {
   return Boolean(act);
 });
 addEventListener("hashchange", takeToken);
-new ResizeObserver(() => { if (grid?.width !== $("fleet").clientWidth) showFleet(); }).observe($("fleet"));
+new ResizeObserver(() => { if (grid?.width !== $("fleet").clientWidth - 2 * EDGE) showFleet(); }).observe($("fleet"));
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", showFleet);
 
 takeToken();
