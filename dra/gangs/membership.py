@@ -90,6 +90,9 @@ def read_pod_group(kind: GroupKind, obj: Obj) -> PodGroup:
     return PodGroup(kind, metadata["namespace"], metadata["name"], counts)
 
 
+_GROUP_BYTES = 8 * 2**10
+"""Far more than the eight entries of a Workload take."""
+
 _POLICY = {"gang": {"minCount": Any}}
 _GROUP = msgspec.json.Decoder(
     shape(
@@ -106,8 +109,10 @@ _GROUP = msgspec.json.Decoder(
 
 
 def keep_pod_group(raw: msgspec.Raw) -> Obj:
-    """The part of a pod group of any kind that is read."""
+    """The part of a pod group of any kind that is read; no spec where that is too large."""
     group: Obj = _GROUP.decode(raw)
+    if len(msgspec.json.encode(group.get("spec"))) > _GROUP_BYTES:
+        del group["spec"]
     return group
 
 

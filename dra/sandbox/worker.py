@@ -70,7 +70,8 @@ def _work(selectors: Selectors, calls: Connection, replies: Connection, current:
     """Answer until there is nothing more to answer; returns the exit status."""
     statm = _limit()
     most = _resident(statm) + process.KEPT_MEBIBYTES * 2**20 // _PAGE
-    confine()
+    if not confine():
+        print("selectors are evaluated without seccomp, which this kernel lacks", file=sys.stderr)  # noqa: T201
     try:
         while True:
             request = _decode(calls.recv_bytes(), type=Call)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from dra.common.resources import Obj
@@ -15,6 +16,7 @@ from dra.gangs.membership import (
     WORKLOADS,
     GroupRef,
     is_nameless,
+    keep_pod_group,
     read_membership,
 )
 
@@ -112,3 +114,20 @@ def test_a_number_without_a_name_or_an_owner_names_no_gang() -> None:
     found = read_membership(pod({COUNT: "4"}))
     assert found is not None
     assert is_nameless(found.gang)
+
+
+@pytest.mark.parametrize(
+    ("spec", "is_kept"),
+    [
+        ({"podGroups": [{"name": "x" * 63}] * 8, "minMember": 3}, True),
+        ({"podGroups": [{"name": f"g{n}"} for n in range(20_000)]}, False),
+        ({"minMember": {"a": "x" * 100_000}}, False),
+    ],
+    ids=["the most of Kubernetes", "many groups", "no number"],
+)
+def test_of_a_group_no_more_is_kept_than_kubernetes_lets_it_have(
+    spec: Obj, *, is_kept: bool
+) -> None:
+    metadata = {"namespace": "a", "name": "b", "uid": "c", "resourceVersion": "1"}
+    raw = msgspec.Raw(msgspec.json.encode({"metadata": metadata, "spec": spec}))
+    assert keep_pod_group(raw) == {"metadata": metadata} | ({"spec": spec} if is_kept else {})
