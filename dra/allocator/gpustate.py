@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from dra.allocator.moves import Move, MoveTable, move_table
-from dra.allocator.score import Situation, Weights
+from dra.allocator.score import NO_WEIGHTS, Situation, Weights
 from dra.cel.offers import GpuKind
 from dra.claims.allocation import Allocation
 from dra.gpu.geometry import EMPTY, Occupant, Placement, Profile, Usage
@@ -140,9 +140,9 @@ class GpuState:
     ``idle``: the idle slices that nothing held overlaps. ``shared``: sum of the shares of a GPU
     that several claims may have; None for others. ``whole_held``: the GPU is held whole, or all its
     shares are given. ``shared_slices``: the slices that more claims may join. ``room``: all that
-    decides what the GPU could give. ``traits``: all that decides what it gives, its idle slices
-    too. ``fingerprint``: short key for ``traits``, equal for GPUs in equal states; set by the
-    fleet.
+    decides what the GPU could give. ``traits``: that, and what a
+    policy sees of it. ``fingerprint``: short key for ``traits``, equal for GPUs in equal states;
+    set by the fleet.
 
     ``passed``: where kube-scheduler allocates, the names of the profiles that earlier GPUs of the
     node give, so that none is taken of this one; None where the controller allocates.
@@ -196,7 +196,7 @@ class GpuState:
             self.room = *self.room, self.shared_slices
         if self.passed is not None:
             self.room = *self.room, self.passed, self._usage_of_claims()
-        self.traits = *self.room, self.idle
+        self.traits = *self.room, self.situation(NO_WEIGHTS)
 
     def _held(self) -> Collection[Held]:
         """Claims with their asks, each claim once: none has two shares of a GPU."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Sequence
 from functools import cached_property
-from itertools import chain
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -31,7 +30,6 @@ from dra.allocator.search.options import (
     TooHardError,
     find_options,
     nothing,
-    parts_of,
     segmented,
 )
 from dra.cel.kinds import Match
@@ -322,9 +320,7 @@ class Search:
         """
         if state.blocked or state.whole_held or not any(allowed):
             return [nothing(len(target))]
-        parts = parts_of(state) if any(o.shared for o in chain(*allowed)) else ()
-        on_it = state.usage, state.instances, state.idle, parts
-        key = (state.table, *on_it, tuple(allowed), target, rules.key)
+        key = (state.fingerprint, tuple(allowed), target, rules.key)
         known = self._options.get(key)
         if known is None:
             wants = GpuWants(self.types, target, self.namespace, allowed, rules, self._policies)

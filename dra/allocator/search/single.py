@@ -9,7 +9,7 @@ from typing import NamedTuple
 from dra.allocator.fleet import Fleet
 from dra.allocator.gpustate import GpuId, GpuState
 from dra.allocator.problem import OpenRequest
-from dra.allocator.score import Cost, Situation, find_policy
+from dra.allocator.score import Cost, find_policy
 from dra.allocator.search.constraints import of_shares
 from dra.cel.kinds import Kinds
 from dra.cel.offers import GpuKind, Offer
@@ -70,7 +70,7 @@ def slices(
                 state, table = group.state, group.state.table
                 if table is None or (only is not None and fingerprint not in only):
                     continue
-                seen = Situation(state.usage, state.instances, fleet.weights(table), state.idle)
+                seen = state.situation(fleet.weights(table))
                 members = group.members if only is None else [only[fingerprint]]
                 first = members[0]
                 heap += [

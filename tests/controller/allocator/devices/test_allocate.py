@@ -7,7 +7,9 @@ from itertools import combinations, product
 import pytest
 
 from dra.allocator.allocate import Allocator
+from dra.allocator.gpustate import GpuState
 from dra.allocator.problem import Problem, examine
+from dra.allocator.score import Situation, Weights
 from dra.claims.classes import generated_classes
 from dra.claims.reader import Reader
 from dra.claims.reasons import Reason
@@ -211,6 +213,20 @@ def test_claims_of_one_pod_are_each_placed_by_their_own_policy() -> None:
         decision = decide(known, *(claims[name] for name in order))
         assert decision is not None
         assert {p.claim.name: p.gpu for p in decision.picks} == {"pack": "gpu-1", "part": "gpu-0"}
+
+
+def test_whatever_a_policy_sees_of_a_gpu_tells_gpus_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a lone slice and for several: what is known of a GPU is not taken for one unlike it."""
+    real = GpuState.situation
+
+    def seen(state: GpuState, weights: Weights) -> Situation:
+        return real(state, weights)._replace(instances=100 * state.gpu.minor)
+
+    monkeypatch.setattr(GpuState, "situation", seen)
+    for requests in ([request("a")], [request("a"), request("b")]):
+        decision = decide(with_gpus(*map(gpu, range(4))), claim("c", *requests))
+        assert decision is not None
+        assert {pick.gpu for pick in decision.picks} == {"gpu-3"}, "as full, with more instances"
 
 
 def test_requests_of_one_claim_may_have_policies_of_their_own() -> None:
