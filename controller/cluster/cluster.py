@@ -330,6 +330,7 @@ class Cluster:
     def remove_namespace(self, name: str) -> None:
         self.hosts.residents.set_namespace(name, None)
         self.templates.set_namespace(name, {})
+        self._unnamed.remove_namespace(name)
 
     # -- pods
 

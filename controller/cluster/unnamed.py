@@ -50,6 +50,10 @@ class UnnamedClaims:
             if not names:
                 del self._of[namespace]
 
+    def remove_namespace(self, name: str) -> None:
+        """Take a namespace that is gone, and with it what was left out."""
+        self._crowded.discard(name)
+
     def find(self, key: ObjectKey) -> None:
         """Have a claim read that is not known, if it may have been left out."""
         if key[0] in self._crowded and self._mirror is not None:

@@ -86,6 +86,9 @@ def test_a_claim_that_was_left_out_is_read_once_a_pod_names_it() -> None:
     mirrored.see(claim(late))
     assert ("default", late) in mirrored.cluster.claims
     assert mirrored.kept == MOST_UNNAMED + 1
+    mirrored.cluster.remove_namespace("default")
+    mirrored.cluster.set_pod(versioned(pod("next", "none")))
+    assert mirrored.recalled == [("default", late)], "a namespace of that name was made anew"
 
 
 def test_claims_whose_pods_are_gone_are_bounded_as_well() -> None:
