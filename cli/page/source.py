@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 from cli.explaining.explain import Explainer, ObjectExplanation
@@ -99,15 +100,26 @@ def explain_pod(
 
 
 def _blocked(found: ObjectExplanation, facts: ClusterFacts) -> list[tuple[str, GpuAnswer]]:
-    """Nodes and GPUs with somebody in the way: first the least of it, last on silent nodes."""
+    """Nodes and GPUs with somebody in the way: fewest, then smallest first; silent ones last."""
+    silent = {node.name for node in facts.site.nodes if node.silence}
     answers = [
         (node, gpu)
         for node, answer in found.verdict.nodes.items()
         for gpu in answer.gpus
         if gpu.blockers
     ]
-    silent = {node.name for node in facts.site.nodes if node.silence}
-    return sorted(answers, key=lambda a: (a[0] in silent, a[1].cost, natural(a[0]), a[1].name))
+
+    def cost(answer: tuple[str, GpuAnswer]) -> tuple[Any, ...]:
+        node, gpu = answer
+        return node in silent, gpu.cost, _taken(gpu), natural(node), gpu.name
+
+    return sorted(answers, key=cost)
+
+
+def _taken(gpu: GpuAnswer) -> float:
+    """Memory slices of those who would have to go; infinite of one that has no placement."""
+    occupants = [holding.occupant for holding in gpu.blockers[: gpu.least]]
+    return sum(each.placement.size if each else inf for each in occupants)
 
 
 def _starts(node: str, gpu: GpuAnswer, facts: ClusterFacts) -> list[int]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dra.common.resources import PODS
 from tests.cli.conftest import Mig
-from tests.cli.page.scenes import busy, end_pod, many_gpus, say_waiting
+from tests.cli.page.scenes import busy, end_pod, held, many_gpus, reference, say_waiting
 from tests.cli.page.served import page_for, port_of, running_ui
 from tests.cli.world import World
 from tests.controller.helpers.objects import gpu
@@ -134,13 +134,21 @@ def test_it_says_why_a_pod_waits_and_who_is_in_the_way(world: World) -> None:
     assert found["events"][0]["reason"] == "WaitingForSlices"
 
 
-def test_a_way_out_on_a_silent_node_comes_last_however_cheap(world: World) -> None:
+def test_of_ways_out_that_end_as_many_the_smallest_comes_first_and_a_silent_node_last(
+    world: World,
+) -> None:
     busy(world)
+    whole = world.hold("whole", "node-0", "gpu-0-mig-7g40gb-0-0", pod_name="whole-0")
+    world.add_node("node-0", gpu(0, "node-0", instances=(held("7g.40gb", 0, reference(whole)),)))
+
+    def ways() -> list[str]:
+        with page_for(world) as page:
+            page.loaded()
+            return [n for n, *_ in page.ask("/why?pod=default/waits").json["blocked"]]
+
+    assert ways() == ["node-b", "node-0", "node-a"]
     world.fall_silent("node-b", minutes=10)
-    with page_for(world) as page:
-        page.loaded()
-        found = page.ask("/why?pod=default/waits").json
-    assert [node for node, *_ in found["blocked"]] == ["node-a", "node-b"]
+    assert ways() == ["node-0", "node-a", "node-b"]
 
 
 def test_kubectl_mig_ui_serves_its_user_on_loopback_alone(world: World) -> None:
