@@ -215,9 +215,6 @@ has been answered by then, and the look at its GPU. More than ``LOOK_GATHER_SECO
 STATUS_GATHER_SECONDS = 0.02
 """Time for which changes of one claim's status are gathered; only the last is written."""
 
-STATUS_FIRST_SECONDS = 0.2
-"""First pause before a failed write of a claim's status is tried again."""
-
 STATUS_AGAIN_SECONDS = 5.0
 """Pause before a status for which kube-scheduler waits is written again, after many refusals."""
 

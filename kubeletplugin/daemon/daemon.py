@@ -313,8 +313,8 @@ class Daemon:
             lambda: common.reports.report_journal(common.journal.failure),
             self.health.notify,
             self.statuses.thread.notify,
-            self.mignode.thread.notify,
-            self.resource_slices.thread.notify,
+            self.mignode.notify,
+            self.resource_slices.notify,
             self.monitor.thread.notify,
             self.loop.notify,
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -25,7 +24,7 @@ from dra.gpu.inventory import (
 from dra.gpu.mignode import from_mignode, heartbeat_of, spec_of, to_mignode
 from dra.kube.client import KubeApi
 from dra.kube.errors import AlreadyExistsError, ConflictError, KubeError, ObjectNotFoundError
-from dra.kube.reflector import Change, Reflector
+from dra.kube.reflector import Change
 from dra.kube.timing import rfc3339
 from kubeletplugin import times
 from kubeletplugin.common import Common
@@ -33,10 +32,9 @@ from kubeletplugin.gpus.hardware import Hardware
 from kubeletplugin.gpus.monitor import HealthMonitor
 from kubeletplugin.gpus.releasing import Releasing
 from kubeletplugin.nvml.errors import at_hand
-from kubeletplugin.publishing.writeloop import WriteLoop
+from kubeletplugin.publishing.writer import Known, Writer, version_of
 
 _log = logging.getLogger(__name__)
-_VERSIONS_KEPT = 8
 _OTHERS = frozenset({"drain", "takeover"})
 """Fields of ``spec`` that others write."""
 
@@ -194,12 +192,11 @@ class NodeInventory:
         return tuple(replace(g, reason=reason, unavailable=why) for g in before.gpus)
 
 
-class MigNodePublisher(WriteLoop):
+class MigNodePublisher(Writer):
     """Writes the node's MigNode when it differs from the inventory, and as a heartbeat.
 
     It compares after changes of the inventory and of the object, so that a deleted or edited
-    MigNode is restored. The object is known from the watch and from the answers to own writes:
-    while no other program writes, a change costs one request.
+    MigNode is restored. While no other program writes, a change costs one request.
 
     ``inventory``: returns the inventory, or None while it is not known; called in this writer's
     thread. ``responds``: True if the plugin works; asked before a heartbeat, for which a write is
@@ -215,13 +212,14 @@ class MigNodePublisher(WriteLoop):
         responds: Callable[[], bool],
     ) -> None:
         node_name = common.options.node_name
-        self._mirror = Reflector(
+        self._known = Known(
             common.api,
             MIG_NODES,
             field_selector=f"metadata.name={node_name}",
-            on_event=self._changed,
+            on_change=self._changed,
         )
-        super().__init__(f"MigNode {node_name}", reflector=self._mirror, clock=common.clock)
+        reflector = self._known.reflector
+        super().__init__(f"MigNode {node_name}", reflector=reflector, clock=common.clock)
         self._api = common.api
         self._node_name = node_name
         self._manager = common.options.field_manager
@@ -230,8 +228,6 @@ class MigNodePublisher(WriteLoop):
         self._heartbeat, self._heartbeat_at = "", float("-inf")
         self._on_wish = common.changed
         self.wishes = Wishes()
-        self._answer: Obj | None = None
-        self._versions: deque[str] = deque(maxlen=_VERSIONS_KEPT)
         self._true: tuple[Inventory, str] | None = None
         self._owner: Obj | None = None
 
@@ -246,33 +242,23 @@ class MigNodePublisher(WriteLoop):
         self.wishes = Wishes(inventory.drain, inventory.takeover)
         return inventory
 
-    def _changed(self, change: Change) -> None:
+    def _changed(self, change: Change, is_news: bool) -> None:  # noqa: FBT001
         wishes = _readable_wishes(change.new) if change.new is not None else Wishes()
         if wishes != self.wishes:
             self.wishes = wishes
             self._on_wish()
         if change.new is None:
             self._owner = None  # it may be gone because the Node was replaced
-        if change.new is None or change.rewound:
-            self._answer = None
-        elif change.kind == "added" or _version(change.new) in self._versions:
-            return
-        self.thread.notify()
+        if is_news:
+            self.notify()
 
-    def _known(self) -> Obj | None:
-        """The latest MigNode from the watch or the answers to own writes; None without one."""
-        answer, seen = self._answer, next(iter(self._mirror.store.list()), None)
-        if seen is None or answer is None:
-            return seen or answer
-        return answer if _version(seen) in self._versions else seen
-
-    def _publish(self) -> float | None:
+    def _write(self, _key: str) -> float | None:
         inventory = self._inventory()
         if inventory is None:
             return None
-        found = self._known()
+        found = self._known.objects().get(self._node_name)
         again = self._renew(found) if found is not None else None
-        if found is not None and self._true == (inventory, _version(found)):
+        if found is not None and self._true == (inventory, version_of(found)):
             return again
         wanted = to_mignode(inventory, transition_time=rfc3339(self._clock.now()))
         owner = self._owner = self._owner or node_owner(self._api, self._node_name)
@@ -283,11 +269,11 @@ class MigNodePublisher(WriteLoop):
             if not found["metadata"].get("deletionTimestamp"):  # else made anew once it is gone
                 found = self._update_spec(found, wanted, owner)
                 found = self._update_status(found, wanted)
-                self._true = (inventory, _version(found))
+                self._true = (inventory, version_of(found))
         except (ConflictError, ObjectNotFoundError):
             # Somebody changed or deleted it meanwhile.
             self._read_or_create(wanted, owner)
-            self.thread.notify()
+            return 0.0
         return again
 
     def _renew(self, found: Obj) -> float:
@@ -311,14 +297,9 @@ class MigNodePublisher(WriteLoop):
 
     def _read_or_create(self, wanted: Obj, owner: Obj) -> Obj:
         try:
-            return self._took(self._api.get(MIG_NODES, self._node_name))
+            return self._known.take(self._api.get(MIG_NODES, self._node_name))
         except ObjectNotFoundError:
-            return self._took(self._create(wanted, owner))
-
-    def _took(self, answer: Obj) -> Obj:
-        self._versions.append(_version(answer))
-        self._answer = answer
-        return answer
+            return self._known.take(self._create(wanted, owner))
 
     def _create(self, wanted: Obj, owner: Obj) -> Obj:
         """Create the MigNode, owned by the Node, so that it is deleted with the Node.
@@ -348,7 +329,7 @@ class MigNodePublisher(WriteLoop):
         if found.get("spec") == spec and metadata.get("ownerReferences") == [owner]:
             return found
         body = {**found, "metadata": {**metadata, "ownerReferences": [owner]}, "spec": spec}
-        return self._took(self._api.replace(MIG_NODES, body, field_manager=self._manager))
+        return self._known.take(self._api.replace(MIG_NODES, body, field_manager=self._manager))
 
     def _update_status(self, found: Obj, wanted: Obj) -> Obj:
         status = _keep_known(wanted["status"], found.get("status") or {})
@@ -358,14 +339,10 @@ class MigNodePublisher(WriteLoop):
         status = self._with_heartbeat(status)
         body = {**found, "status": status}
         metadata = self._api.replace_status(MIG_NODES, body, field_manager=self._manager)
-        return self._took({**body, "metadata": metadata})
+        return self._known.take({**body, "metadata": metadata})
 
     def _with_heartbeat(self, status: Obj) -> Obj:
         return {**status, "lastHeartbeatTime": self._heartbeat} if self._heartbeat else status
-
-
-def _version(obj: Obj | None) -> str:
-    return str(((obj or {}).get("metadata") or {}).get("resourceVersion", ""))
 
 
 def _readable_wishes(obj: Obj) -> Wishes:

@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from typing import Any
+
+from msgspec import Raw
 
 from dra.claims.conditions import binding_fields
 from dra.claims.reasons import NodeReason
@@ -26,7 +28,6 @@ from dra.gpu.inventory import AllocatorKind, Gpu, InstanceState, Inventory, Publ
 from dra.kube.client import KubeApi
 from dra.kube.errors import ForbiddenError, InvalidError, KubeError, ObjectNotFoundError
 from dra.kube.http import whole
-from dra.kube.reflector import Change, Reflector
 from dra.kube.timing import Backoff, Clock, LeftOut
 from dra.resourceslices.partitions import Doubts, Offered, offered
 from dra.resourceslices.resourceslices import (
@@ -43,7 +44,7 @@ from kubeletplugin.common import Common
 from kubeletplugin.options import BindingConditions
 from kubeletplugin.publishing.mignode import AllocatorMode, node_owner
 from kubeletplugin.publishing.slicewriter import DroppedFieldsError, SliceWriter
-from kubeletplugin.publishing.writeloop import WriteLoop
+from kubeletplugin.publishing.writer import Known, Writer
 
 _log = logging.getLogger(__name__)
 _INDEX = 9999
@@ -61,7 +62,7 @@ _NO_OVERHEAD = (
 )
 
 
-class SlicePublisher(WriteLoop):
+class SlicePublisher(Writer):
     """Writes the node's ResourceSlices when they differ from the inventory.
 
     ``inventory``: see MigNodePublisher. When the publisher is stopped the slices stay: kubelet
@@ -77,15 +78,15 @@ class SlicePublisher(WriteLoop):
         failed_gpus: FailedGpus,
     ) -> None:
         options = self._options = common.options
-        reflector = Reflector(
+        self._known = Known(
             common.api,
             RESOURCE_SLICES,
             field_selector=f"spec.nodeName={options.node_name},spec.driver={options.driver_name}",
-            on_event=self._changed,
-            keep=lambda raw: {"metadata": whole(raw)["metadata"]},
+            on_change=lambda _, is_news: self.notify() if is_news else None,
+            keep=self._kept,
         )
         what = f"ResourceSlices of {options.node_name}"
-        super().__init__(what, reflector=reflector, clock=common.clock)
+        super().__init__(what, reflector=self._known.reflector, clock=common.clock)
         self._api = common.api
         self._mode = mode
         self._inventory = inventory
@@ -93,36 +94,27 @@ class SlicePublisher(WriteLoop):
         self._reports = common.reports
         self._unaccounted = Unaccounted(self._clock)
         self._writer = SliceWriter(
-            common.api,
-            driver=options.driver_name,
-            node=options.node_name,
-            field_manager=options.field_manager,
+            common,
             owner=lambda: {**node_owner(common.api, options.node_name), "controller": True},
+            known=self._known,
         )
         own = Inventory(options.node_name, options.pool, options.driver_name)
         self._nothing = offered(own, {}, taints=False)
         self._features: Features | None = None
         self._announced = False
         self._was_controllers = False
-        self._last: Offered | None = None
-        self._disturbances = self._repaired = 0  # changes by others: seen, and overwritten
+        self._last: tuple[Offered, Mapping[str, str]] | None = None
         self._given_up: Publication | None = None
         # Growing pauses: if API servers disagree, equal ones would switch the allocator for ever.
         self._again = Backoff(
             first=times.GATE_FIRST_SECONDS, limit=times.GATE_LONGEST_SECONDS, jitter=0.0
         )
 
-    @property
-    def disturbed(self) -> bool:
-        """True if others changed the slices, and they are not written again yet."""
-        return self._disturbances != self._repaired
+    def _kept(self, raw: Raw) -> Obj | None:
+        metadata = whole(raw)["metadata"]
+        return {"metadata": metadata} if self._writer.is_ours(metadata["name"]) else None
 
-    def _changed(self, change: Change) -> None:
-        if change.new is None or not self._writer.is_own(change.new):
-            self._disturbances += 1
-            self.thread.notify()
-
-    def _publish(self) -> float | None:
+    def _write(self, _key: str) -> float | None:
         if self._mode.wanted is AllocatorKind.CONTROLLER or self._given_up is not None:
             if self._mode.allocator is not AllocatorKind.CONTROLLER:
                 self._withdraw()
@@ -185,31 +177,30 @@ class SlicePublisher(WriteLoop):
         return True
 
     def _sync(self, inventory: Inventory) -> None:
-        if self.disturbed and self._last is not None:
+        if self._last is not None and self._known.versions() != self._last[1]:
             self.thread.pause(times.QUIET_SLICES_SECONDS)
-        disturbances = self._disturbances
         features = self._features = self._features or self._probe(inventory)
         if features is None:
             self._give_up("GateOff", _GATE_OFF)
             return
         wanted = self._offered(inventory, features)
-        if wanted == self._last and disturbances == self._repaired:
+        if self._last == (wanted, self._known.versions()):
             return
         self._last = None
         try:
-            self._writer.write(SliceLayout(wanted, features))
+            versions = self._writer.write(SliceLayout(wanted, features))
         except DroppedFieldsError as error:
             if not error.taints:
                 self._give_up("GateOff", f"{error}: {_GATE_OFF}")
                 return
             _log.warning("%s; devices that cannot be used are left out instead", error)
             self._features = replace(features, taints=False)
-            self.thread.notify()
+            self.notify()
             return
         except InvalidError as error:
             self._give_up("LimitExceeded", str(error))
             return
-        self._last, self._repaired = wanted, disturbances
+        self._last = wanted, versions
         self._mode.report(Publication(done=True, reason="Published"))
 
     def _probe(self, inventory: Inventory) -> Features | None:
@@ -250,11 +241,8 @@ class SlicePublisher(WriteLoop):
 
     def _name_pool(self) -> None:
         """Write one slice without devices, which names the pool."""
-        disturbances = self._disturbances
-        if self._last is self._nothing and disturbances == self._repaired:
-            return
-        self._writer.write(SliceLayout(self._nothing, Features()))
-        self._last, self._repaired = self._nothing, disturbances
+        if self._last != (self._nothing, self._known.versions()):
+            self._last = self._nothing, self._writer.write(SliceLayout(self._nothing, Features()))
 
 
 class FailedGpus:

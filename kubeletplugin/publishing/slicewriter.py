@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +17,10 @@ import msgspec
 
 from dra.common.resources import RESOURCE_SLICES, Obj
 from dra.gpu.names import NVIDIA_DRIVER
-from dra.kube.client import KubeApi
 from dra.kube.errors import ConflictError, ObjectNotFoundError
 from dra.resourceslices.resourceslices import SliceLayout, is_own_name
+from kubeletplugin.common import Common
+from kubeletplugin.publishing.writer import Known, version_of
 
 _log = logging.getLogger(__name__)
 
@@ -54,35 +55,22 @@ class SliceWriter:
     """Writes the slices of one driver on one node; all of them are taken for this program's.
 
     If the driver has the name of NVIDIA's DRA driver, slices with names unlike ours are left alone.
-    ``owner``: returns the owner reference for the slices.
+    ``owner``: returns the owner reference for the slices. ``known``: takes what is read or written.
     """
 
-    def __init__(
-        self,
-        api: KubeApi,
-        *,
-        driver: str,
-        node: str,
-        field_manager: str,
-        owner: Callable[[], Obj],
-    ) -> None:
-        self._api = api
-        self._driver = driver
-        self._node = node
-        self._selector = f"spec.nodeName={node},spec.driver={driver}"
-        self._manager = field_manager
+    def __init__(self, common: Common, *, owner: Callable[[], Obj], known: Known) -> None:
+        options = common.options
+        self._api = common.api
+        self._driver = options.driver_name
+        self._node = options.node_name
+        self._selector = f"spec.nodeName={self._node},spec.driver={self._driver}"
+        self._manager = options.field_manager
         self._owner = owner
+        self._known = known
         self._stored: dict[str, str] = {}
-        self._written: dict[str, str] = {}
 
-    def is_own(self, slice_: Obj) -> bool:
-        """True if a slice has the resourceVersion that this program wrote last."""
-        metadata = slice_["metadata"]
-        version: str = metadata["resourceVersion"]
-        return self._written.get(metadata["name"]) == version
-
-    def write(self, layout: SliceLayout) -> int:
-        """Write what differs; returns how many slices were written or deleted.
+    def write(self, layout: SliceLayout) -> Mapping[str, str]:
+        """Write what differs; returns the resourceVersions of the slices by name.
 
         Raises:
             DroppedFieldsError: the server did not keep all of a slice.
@@ -104,15 +92,18 @@ class SliceWriter:
             not in {digest := _digest(layout.spec(index, generation=0)), self._stored.get(digest)}
         ]
         obsolete = [f for name, f in found.items() if name not in names]
+        versions = {name: f.version for name, f in found.items()}
         if not obsolete and not changed and len(generations) == 1:
-            return 0
+            return versions
         if obsolete or len(changed) != 1 or generations != {generation} or len(found) < len(names):
             generation += 1
             changed = [*range(len(names))]
         for each in obsolete:
             self._delete(each)
+            del versions[each.name]
         for index in changed:
-            self._put(layout, index, generation, found.get(names[index]), owner)
+            name = names[index]
+            versions[name] = self._put(layout, index, generation, found.get(name), owner)
         _log.info(
             "generation %d of the pool: %d of %d ResourceSlices written, %d removed",
             generation,
@@ -120,7 +111,7 @@ class SliceWriter:
             len(names),
             len(obsolete),
         )
-        return len(changed) + len(obsolete)
+        return versions
 
     def withdraw(self) -> int:
         """Delete all slices of this node with devices or counters; returns how many.
@@ -138,16 +129,19 @@ class SliceWriter:
             listed = self._api.list(RESOURCE_SLICES, field_selector=self._selector)
         except ObjectNotFoundError:
             return []  # a server that has no such resource has none of ours
-        return [_found(obj) for obj in listed.items if self._is_ours(obj)]
+        ours = [obj for obj in listed.items if self.is_ours(obj["metadata"]["name"])]
+        for obj in ours:
+            self._known.take({"metadata": obj["metadata"]})
+        return [_found(obj) for obj in ours]
 
-    def _is_ours(self, obj: Obj) -> bool:
-        name = obj["metadata"]["name"]
+    def is_ours(self, name: str) -> bool:
+        """True unless a slice of that name may be another driver's with our driver's name."""
         own = is_own_name(name, driver=self._driver, node=self._node)
         return own or self._driver != NVIDIA_DRIVER
 
     def _put(
         self, layout: SliceLayout, index: int, generation: int, found: _Found | None, owner: Obj
-    ) -> None:
+    ) -> str:
         name = layout.names()[index]
         body: Obj = {
             "apiVersion": RESOURCE_SLICES.api_version,
@@ -162,7 +156,7 @@ class SliceWriter:
             made = self._api.replace(RESOURCE_SLICES, body, field_manager=self._manager)
         _check_kept(body, made)
         self._stored[_digest(body["spec"])] = _digest(made["spec"])
-        self._written[name] = made["metadata"]["resourceVersion"]
+        return version_of(self._known.take({"metadata": made["metadata"]}))
 
     def _delete(self, found: _Found) -> None:
         try:
@@ -171,6 +165,7 @@ class SliceWriter:
             return
         except ConflictError:
             raise ConflictError(f"ResourceSlice {found.name} was made anew meanwhile") from None
+        self._known.drop(found.name)
 
 
 def _found(obj: Obj) -> _Found:

@@ -7,7 +7,6 @@ entries of this driver are changed, and only in the claim with the right UID.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,12 +26,12 @@ from dra.claims.stored import StoredClaim
 from dra.common.resources import RESOURCE_CLAIMS, Obj, at
 from dra.gpu.inventory import ClaimRef, GpuReason
 from dra.kube.errors import ConflictError, InvalidError, KubeError, ObjectNotFoundError
-from dra.kube.timing import Backoff, rfc3339
+from dra.kube.timing import rfc3339
 from kubeletplugin import times
 from kubeletplugin.common import Common
 from kubeletplugin.gpus.health import DeviceProblem
 from kubeletplugin.journal.entries import HELD, Entry, State
-from kubeletplugin.publishing.writeloop import WriteLoop
+from kubeletplugin.publishing.writer import Writer
 from kubeletplugin.telemetry.reports import about
 
 _log = logging.getLogger(__name__)
@@ -47,20 +46,17 @@ _Wish = Callable[[Obj], "list[Obj]"]
 class _Wanted:
     """Wanted status of a claim.
 
-    ``due``: monotonic time at which it is to be written. ``awaited``: kube-scheduler waits for it,
-    so it is never given up. ``attempts``: number of writes that the API server refused.
-    ``backoff``: pauses between failed writes; None before the first.
+    ``awaited``: kube-scheduler waits for it, so it is never given up. ``refusals``: number of
+    writes that the API server refused; those without an answer do not count.
     """
 
     ref: ClaimRef
     wish: _Wish
-    due: float
     awaited: bool = False
-    attempts: int = 0
-    backoff: Backoff | None = None
+    refusals: int = 0
 
 
-class ClaimStatuses(WriteLoop):
+class ClaimStatuses(Writer):
     """Writer with one thread, which applies the latest wanted status of each claim.
 
     Devices are shown as the journal has them at the time of writing. ``problem``: returns the
@@ -71,7 +67,7 @@ class ClaimStatuses(WriteLoop):
     def __init__(
         self, common: Common, *, problem: Callable[[Entry], DeviceProblem | None] = lambda _: None
     ) -> None:
-        super().__init__("claim status", backoff=Backoff(limit=1.0), clock=common.clock)
+        super().__init__("claim status", clock=common.clock)
         self._seen = common.telemetry.claims.see
         self._later = common.changed
         self._api = common.api
@@ -81,15 +77,13 @@ class ClaimStatuses(WriteLoop):
         self._problem = problem
         self._reports = common.reports
         self._manager = f"{self._driver}/kubelet-plugin"
-        self._condition = threading.Condition()
-        self._wanted: dict[str, _Wanted] = {}
+        self._wishes: dict[str, _Wanted] = {}
         self._known: dict[str, tuple[Obj, float]] = {}
         self._shown: set[str] = set()
-        self._busy = False
 
     def know(self, claim: Obj) -> None:
         """Take a claim that was just read, to save reading it again before a write."""
-        with self._condition:
+        with self._lock:
             self._known.pop(claim["metadata"]["uid"], None)
             self._known[claim["metadata"]["uid"]] = (claim, self._clock.monotonic())
             while len(self._known) > _MOST_KNOWN:
@@ -145,11 +139,6 @@ class ClaimStatuses(WriteLoop):
         """Remove our entries from a claim's status; the claim may be gone or deallocated."""
         self._want(ref, _nothing)
 
-    def wait_idle(self, timeout: float) -> bool:
-        """Wait until nothing is left to write; False after ``timeout`` seconds."""
-        with self._condition:
-            return self._condition.wait_for(lambda: not self._wanted and not self._busy, timeout)
-
     def _present(self, claim: Obj) -> list[Obj]:
         """Entries of the claim's devices that are made and still allocated to the claim."""
         found = at(claim, "status", "allocation", default=None)
@@ -166,27 +155,19 @@ class ClaimStatuses(WriteLoop):
         return shown
 
     def _want(self, ref: ClaimRef, wish: _Wish, *, awaited: bool = False) -> None:
-        due = self._clock.monotonic() + times.STATUS_GATHER_SECONDS
-        with self._condition:
-            self._wanted[ref.uid] = _Wanted(ref, wish, due, awaited=awaited)
+        with self._lock:
+            self._wishes[ref.uid] = _Wanted(ref, wish, awaited=awaited)
+        self.want(ref.uid, after=times.STATUS_GATHER_SECONDS, anew=True)
         if awaited:
             self.thread.notify()
         else:
             self._later()
 
-    def _publish(self) -> float | None:
-        with self._condition:
-            if not self._wanted:
-                return None
-            wanted = min(self._wanted.values(), key=lambda each: each.due)
-            wait = wanted.due - self._clock.monotonic()
-            if wait > times.STATUS_GATHER_SECONDS:
-                return wait
-        if wait > 0:
-            self.thread.pause(wait)
-        with self._condition:
-            wanted = self._wanted.pop(wanted.ref.uid)
-            self._busy = True
+    def _write(self, key: str) -> float | None:
+        with self._lock:
+            wanted = self._wishes.pop(key, None)
+        if wanted is None:
+            return None
         ref = wanted.ref
         try:
             self._apply(ref, wanted.wish)
@@ -194,47 +175,39 @@ class ClaimStatuses(WriteLoop):
             _log.debug("status not written", extra=about(ref, error=str(error)))
         except InvalidError as error:
             if "immutable" not in error.message:
-                self._put_back(wanted, error)
-            else:
-                self._reports.report_device(
-                    ref, NodeReason.STATUS_REFUSED, f"{SPACED} ({error.message})", warning=True
-                )
+                return self._put_back(wanted, error)
+            self._reports.report_device(
+                ref, NodeReason.STATUS_REFUSED, f"{SPACED} ({error.message})", warning=True
+            )
         except KubeError as error:
-            _log.warning("status not written yet", extra=about(ref, error=str(error)))
-            self._put_back(wanted, error)
+            return self._put_back(wanted, error)
         except Exception as error:
             error.add_note(f"while writing the status of claim {ref} (UID {ref.uid})")
             raise
-        finally:
-            with self._condition:
-                self._busy = False
-                self._condition.notify_all()
-        return 0.0
+        return None
 
-    def _put_back(self, wanted: _Wanted, error: KubeError) -> None:
-        """Have a failed write tried again later, unless there is a newer wish for the claim.
+    def _put_back(self, wanted: _Wanted, error: KubeError) -> float | None:
+        """Have a failed write tried again, unless there is a newer wish for the claim.
 
-        After ``_ATTEMPTS`` refusals it is given up, unless kube-scheduler waits for it; failures
-        without an answer of the API server do not count.
+        After ``_ATTEMPTS`` refusals it is given up, or, if kube-scheduler waits for it, tried again
+        in as many seconds as are returned.
         """
-        backoff = wanted.backoff or Backoff(first=times.STATUS_FIRST_SECONDS)
-        delay = backoff.next_delay(at_least=error.retry_after)
-        attempts = wanted.attempts + error.is_final
-        if attempts >= _ATTEMPTS:
-            if not wanted.awaited:
-                return
-            attempts, delay = 0, times.STATUS_AGAIN_SECONDS
-            backoff.reset()
-        due = self._clock.monotonic() + delay
-        again = replace(wanted, due=due, attempts=attempts, backoff=backoff)
-        with self._condition:
-            self._wanted.setdefault(wanted.ref.uid, again)
+        refusals = wanted.refusals + error.is_final
+        is_over = refusals >= _ATTEMPTS
+        if is_over and not wanted.awaited:
+            return None
+        again = replace(wanted, refusals=0 if is_over else refusals)
+        with self._lock:
+            self._wishes.setdefault(wanted.ref.uid, again)
+        if is_over:
+            return times.STATUS_AGAIN_SECONDS
+        raise error
 
     def _apply(self, ref: ClaimRef, wish: _Wish) -> None:
         if wish is _nothing and ref.uid in self._shown:
             self._send(ref, [])  # the API server refuses it if the UID is another's
             return
-        with self._condition:
+        with self._lock:
             claim, read = self._known.pop(ref.uid, (None, 0.0))
         if claim is None or self._clock.monotonic() - read >= times.STATUS_KNOWN_SECONDS:
             found = self._api.get_as(

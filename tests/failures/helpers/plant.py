@@ -135,11 +135,13 @@ class Plant:
     def _publish(self) -> None:
         self.daemon.hardware.look_where_wanted()
         statuses = self.daemon.statuses
-        while statuses._wanted:
-            wanted = statuses._wanted.pop(next(iter(statuses._wanted)))
-            _try(lambda: statuses._apply(wanted.ref, wanted.wish))  # noqa: B023 - called at once
-        _try(self.daemon.resource_slices._publish)
-        _try(self.daemon.mignode._publish)
+        for writer, keys in (
+            (statuses, [*statuses._wishes]),
+            (self.daemon.resource_slices, [""]),
+            (self.daemon.mignode, [""]),
+        ):
+            for key in keys:
+                _try(lambda: writer._write(key))  # noqa: B023 - called at once
 
     def prepare(self, ref: ClaimRef, *, within: float = WITHIN_SECONDS) -> ClaimAnswer:
         """What kubelet asks for one claim."""

@@ -32,7 +32,7 @@ def test_a_restart_at_rest_changes_no_hardware_no_file_and_writes_nothing_to_the
         assert rig.daemon is not None
         rig.poll()
         rig.daemon.janitor.tend()
-        rig.daemon.mignode.thread.notify()
+        rig.daemon.mignode.notify()
     assert [rig.prepared(ref) for ref in refs]
     rig.stop()
     assert rig.machine.snapshot() == hardware

@@ -48,8 +48,7 @@ def writes(rig: Rig) -> list[tuple[str, str]]:
 def idle(rig: Rig) -> bool:
     """Whether the publisher has taken every wish."""
     assert rig.daemon is not None
-    publisher = rig.daemon.resource_slices
-    return not publisher.thread._wake.is_set() and not publisher.disturbed
+    return rig.daemon.resource_slices.wait_idle(0)
 
 
 def looked(rig: Rig) -> bool:

@@ -12,7 +12,7 @@ from dra.kube.reflector import Change
 from kubeletplugin import times
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec
-from tests.helpers.waiting import wait_for
+from tests.helpers.waiting import PATIENCE, wait_for
 from tests.kubeletplugin.helpers.rig import A100, DRIVER, Rig, exists
 
 
@@ -89,8 +89,8 @@ def test_heartbeats_are_written_as_long_as_the_plugin_looks_and_serves(
     wait_for("the write to end", lambda: publisher._beat(0.0) == times.HEARTBEAT_CHECK_SECONDS)
     last = beat()
     for _ in range(3):
-        publisher.thread.notify()
-        wait_for("the wish to be taken", lambda: not publisher.thread._wake.is_set())
+        publisher.notify()
+        assert publisher.wait_idle(PATIENCE)
     assert beat() == last
     rig.machine.clear_faults()
     rig.telemetry.probes.live.add("test", str)
@@ -112,8 +112,8 @@ def test_before_the_first_look_at_the_gpus_nothing_is_written(
     assert rig.daemon is not None
     publisher = rig.daemon.mignode
     wait_for("the hang", lambda: rig.machine.faults.seen("hang") == 1)
-    publisher.thread.notify()
-    wait_for("the wish to be taken", lambda: not publisher.thread._wake.is_set())
+    publisher.notify()
+    assert publisher.wait_idle(PATIENCE)
     publisher.stop()
     assert rig.http.writes == []
     assert rig.published_slices() == there
@@ -142,12 +142,12 @@ def test_an_own_earlier_state_is_put_right_if_the_server_went_back_to_it(
     rig.http.refuse = lambda method, path: asked.append(f"{method} {path}")
     status = f"PUT {MIG_NODES.path('', rig.node, 'status')}"
     publisher = rig.daemon.mignode
-    monkeypatch.setattr(publisher._mirror.store, "list", lambda: [early])
-    publisher._changed(Change("modified", early, early))
-    publisher.thread.notify()
-    wait_for("the wish to be taken", lambda: not publisher.thread._wake.is_set())
+    monkeypatch.setattr(publisher._known.reflector.store, "list", lambda: [early])
+    publisher._known._changed(Change("modified", early, early))
+    publisher.notify()
+    assert publisher.wait_idle(PATIENCE)
     assert status not in asked
-    publisher._changed(Change("modified", early, early, rewound=True))
+    publisher._known._changed(Change("modified", early, early, rewound=True))
     wait_for("a write", lambda: status in asked)
     wait_for("the truth", rig.published)
 
@@ -170,7 +170,7 @@ def test_an_edit_in_the_moment_of_a_write_is_put_right(rig: Rig, *, before: bool
         answer = send(method, path, **more)
         edit()
         latest = rig.mignode()["metadata"]["resourceVersion"]
-        wait_for("the edit", lambda: latest in str((publisher._known() or {}).get("metadata")))
+        wait_for("the edit", lambda: latest in publisher._known.versions().values())
         return answer
 
     rig.http.call = call  # type: ignore[method-assign]
@@ -206,7 +206,7 @@ def test_without_the_node_or_the_crd_it_is_tried_again(make_rig: Callable[..., R
     rig = make_rig(GpuSpec(A100))
     rig.api.delete(NODES, rig.node)
     rig.start(ready=False)
-    wait_for("an attempt", lambda: rig.daemon and rig.daemon.mignode._backoff.failures > 0)
+    wait_for("an attempt", lambda: rig.daemon and rig.daemon.mignode._pauses)
     assert not exists(rig.api, MIG_NODES, rig.node)
     rig.create_node()
     wait_for("it", rig.published)

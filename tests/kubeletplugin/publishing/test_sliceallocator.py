@@ -44,14 +44,18 @@ def test_without_a_look_at_old_slices_the_controller_allocates_nothing(scheduled
     rig.stop()
     rig.allocator = AllocatorKind.CONTROLLER
 
+    refused: list[str] = []
+
     def refuse(method: str, path: str) -> KubeError | None:
-        return UnavailableError(f"{method} {path}") if path.startswith(SLICES) else None
+        if not path.startswith(SLICES):
+            return None
+        refused.append(f"{method} {path}")
+        return UnavailableError(refused[-1])
 
     rig.http.refuse = refuse
     rig.start(ready=False)
     assert rig.daemon is not None
-    publisher = rig.daemon.resource_slices
-    wait_for("an attempt", lambda: publisher._backoff.failures > 1)
+    wait_for("attempts", lambda: len(refused) > 2)
     assert rig.mignode()["spec"]["allocator"] == "scheduler"
     rig.http.refuse = lambda _method, _path: None
     wait_for("the controller", lambda: rig.mignode()["spec"]["allocator"] == "controller")

@@ -9,7 +9,6 @@ from typing import Any
 
 from dra.common.resources import RESOURCE_SLICES
 from dra.gpu.inventory import AllocatorKind
-from dra.kube.reflector import Change
 from kubeletplugin.publishing.resourceslices import SlicePublisher
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.publishedslices import (
@@ -89,16 +88,19 @@ def test_slices_that_go_at_any_moment_of_a_publication_are_written_again(schedul
     rig.stop()  # so that nobody else publishes
     assert rig.daemon is not None
     publisher = rig.daemon.resource_slices
+    store = publisher._known.reflector.store
     for moment in count(1):
         (found, *_) = slices(rig)
 
         def delete(found: Any = found) -> None:
             rig.api.delete(RESOURCE_SLICES, found["metadata"]["name"])
-            publisher._changed(Change("deleted", found, None))
+            store.put(found)
+            for change in store.remove(found):
+                publisher._known._changed(change)
 
         if not _interrupted(publisher, moment, delete):
             break
-        publisher._publish()
+        publisher._write("")
         assert len(slices(rig)) == 2, f"what went at step {moment} is not there again"
     assert moment > 20
 
@@ -122,7 +124,7 @@ def _interrupted(publisher: SlicePublisher, moment: int, interrupt: Any) -> bool
     before = sys.gettrace()
     sys.settrace(trace)
     try:
-        publisher._publish()
+        publisher._write("")
     finally:
         sys.settrace(before)
     return left <= 0

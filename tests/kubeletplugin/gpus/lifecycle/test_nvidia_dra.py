@@ -6,7 +6,9 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -319,9 +321,10 @@ def test_slices_that_others_publish_under_the_name_are_not_touched(
     rig: Rig, publish: Callable[..., None]
 ) -> None:
     publish(rig, *dynamic())
-    writer = SliceWriter(
-        rig.api, driver=NVIDIA_DRIVER, node=rig.node, field_manager="tests", owner=dict
+    common: Any = SimpleNamespace(
+        api=rig.api,
+        options=SimpleNamespace(driver_name=NVIDIA_DRIVER, node_name=rig.node, field_manager="t"),
     )
-    assert writer.withdraw() == 0
+    assert SliceWriter(common, owner=dict, known=Mock()).withdraw() == 0
     selector = f"spec.nodeName={rig.node},spec.driver={NVIDIA_DRIVER}"
     assert len(rig.api.list(RESOURCE_SLICES, field_selector=selector).items) == 2
