@@ -24,7 +24,7 @@ from math import inf
 from controller import times
 from controller.cluster.cluster import Cluster
 from controller.queue.refused import About, Refused
-from controller.queue.searches import Decisions, Made, alike
+from controller.queue.searches import Decisions, alike
 from controller.report.report import Reporter
 from dra.allocator.allocate import Allocator
 from dra.allocator.fleet import Fleet
@@ -41,9 +41,6 @@ from dra.pods.pods import Pod, Urgency, priority, urgency
 
 OVERTAKEN = 20
 """Pods that may be served before a waiter that is older or more urgent than they are."""
-
-PART_STEPS = 2_000
-"""Search steps of one part of a plan; they take some tens of milliseconds."""
 
 NODE_REST_FACTOR = 4
 """Rest of nodes on which a hold was in vain, as a multiple of the time that the hold lasted."""
@@ -357,12 +354,11 @@ class WaitingLine:
             return None
         self._planning_for = waiter.uid
         trial = Trial(self._fleet, self._cluster.hosts, pods=len(problems))
-        made: Made[tuple[Placed, ...]] | None = self._decisions.decide(
+        made = self._decisions.decide(
             _PLAN,
             problems[0].pod.key,
             asked=(waiter.uid, need.need, claims),
             begin=lambda: Planning(problems, need.need, trial, self._questions, stays=stays),
-            go_on=lambda planning: planning.go_on(steps=PART_STEPS),
         )
         if made is None:
             return None

@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from dra.allocator.ongoing import Ongoing
 from dra.allocator.problem import Problem
 from dra.common.resources import ObjectKey
 from dra.pods.pods import PodNeeds
@@ -22,7 +23,6 @@ PART_STEPS = 5_000
 MOST = 16
 """Upper bound on decisions whose progress is kept; further ones begin when one of them ends."""
 
-W = TypeVar("W")
 R = TypeVar("R")
 
 
@@ -37,7 +37,7 @@ class Made(Generic[R]):
 
 @dataclass(slots=True)
 class _Ongoing:
-    work: Any
+    work: Ongoing[Any]
     asked: Hashable
     seconds: float = 0.0
     is_outdated: bool = False
@@ -66,14 +66,14 @@ class Decisions:
         leader: ObjectKey,
         *,
         asked: Hashable,
-        begin: Callable[[], W],
-        go_on: Callable[[W], R | None],
+        begin: Callable[[], Ongoing[R]],
+        renew: Callable[[Any], None] = lambda _: None,
     ) -> Made[R] | None:
         """Make a part of a decision; returns None while it is not made.
 
         ``leader``: the pod to look at for the next part, which ``next`` names.
         ``asked``: the question; the decision begins anew if it has changed, or after an exception.
-        ``begin``: makes its first state. ``go_on``: makes one part; returns None until the end.
+        ``begin``: makes the search. ``renew``: has a search that is left go on with what is now.
         """
         known = self._ongoing.get(key)
         if known is not None and known.asked != asked:
@@ -83,8 +83,11 @@ class Decisions:
             return None  # it waits for its turn
         began = self._now()
         try:
-            known = known or _Ongoing(begin(), asked)
-            outcome = go_on(known.work)
+            if known is None:
+                known = _Ongoing(begin(), asked)
+            else:
+                renew(known.work)
+            outcome = known.work.go_on(steps=PART_STEPS)
         except Exception:
             self.forget(key)
             raise

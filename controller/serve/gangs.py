@@ -14,7 +14,7 @@ from controller.cluster.gangs import Gang
 from controller.cluster.records import GangRefusal, PodRecord
 from controller.queue.line import Need, gang_uid, gang_waiter
 from controller.queue.refused import CouldServe
-from controller.queue.searches import PART_STEPS, Made, alike
+from controller.queue.searches import alike
 from controller.serve.allocations import allocate
 from controller.serve.giving_back import Cause, Unused, give_up, unused_of
 from controller.serve.placing import attempts, counts_already, suited, without_excluded
@@ -372,12 +372,11 @@ def _part(world: World, pod: Pod, gang: Gang, minimum: int) -> GangOutcome | Gan
         return GangRefusal(obstacle, world.now(), hindered={*lacking.others})
     claims = (w.claim.ref.uid for p in lacking.problems for w in p.claims)
     room = world.refused.room.version
-    made: Made[GangOutcome] | None = world.decisions.decide(
+    made = world.decisions.decide(
         gang.key,
         pod.key,
         asked=(gang.version, count.need, *claims),
         begin=partial(_begin, world, gang, lacking.problems, count.need),
-        go_on=lambda decision: decision.go_on(steps=PART_STEPS),
     )
     if made is None:
         return None

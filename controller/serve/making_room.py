@@ -41,7 +41,8 @@ from dra.allocator.movers import (
     may_move,
     movers_on,
 )
-from dra.allocator.planner import Plan, Planned, Step, plan_in_parts
+from dra.allocator.ongoing import Ongoing, Steps
+from dra.allocator.planner import Plan, Planned, Step, plan
 from dra.allocator.problem import Problem
 from dra.allocator.sites import Ending, Mover
 from dra.claims.claims import Claim
@@ -96,7 +97,7 @@ def make_room(world: World, record: PodRecord, problem: Problem) -> Iterator[Act
     if now < known.pause.until:
         yield Look(known.pause.until)
     elif known.moved is None:
-        yield from _go_on(world, record, problem, _Making(known, terms, asked))
+        yield from _go_on(world, record, _Making(problem, known, terms, asked))
 
 
 def end(world: World, record: PodRecord) -> None:
@@ -146,6 +147,7 @@ def _terms(world: World, record: PodRecord) -> _Terms | None:
 class _Making:
     """Making of room for one pod, in one look: its record, what is allowed and what it asks."""
 
+    problem: Problem
     known: RoomMaking
     terms: _Terms
     asked: Asked
@@ -176,10 +178,10 @@ def _leave(world: World, pod: Pod, terms: _Terms, *, moves: bool) -> Leave:
 
 
 def _plan(
-    world: World, pod: Pod, problem: Problem, making: _Making, allocator: Allocator
+    world: World, making: _Making, allocator: Allocator, budget: Steps
 ) -> Generator[None, None, Planned]:
     """Plan with as many moves as are allowed at the most, or else without any; made in parts."""
-    terms, asked, driver = making.terms, making.asked, world.cluster.driver
+    problem, terms, asked, driver = making.problem, making.terms, making.asked, world.cluster.driver
     find, bounded = partial(_find, world), False
     places = Destinations(
         allocator, problem, find, kinds=asked.offers.keys(), makes_room=terms.ends
@@ -193,7 +195,7 @@ def _plan(
     for moves in (True, False):
         if not (terms.moves if moves else terms.ends):
             continue
-        leave = _leave(world, pod, terms, moves=moves)
+        leave = _leave(world, problem.pod, terms, moves=moves)
 
         def movers(state: GpuState, leave: Leave = leave) -> Iterator[Mover]:
             for mover in movers_on(state, find, driver, leave):
@@ -201,21 +203,11 @@ def _plan(
                 is_told = pod is not None and pod.uid in making.known.ended
                 yield replace(mover, ending=None, is_leaving=True) if is_told else mover
 
-        found = yield from plan_in_parts(allocator.fleet, [asked.profile], movers, may_go=may_go)
+        found = yield from plan(allocator.fleet, [asked.profile], movers, budget, may_go=may_go)
         if found.plan is not None and len(found.plan.moves) <= terms.moves:
             return found
         bounded = bounded or found.bounded
     return Planned(None, bounded)
-
-
-def _go_on_planning(plan: Generator[None, None, Planned]) -> Planned | None:
-    """Make a part of a plan; returns None if it has not ended."""
-    try:
-        next(plan)
-    except StopIteration as ended:
-        found: Planned = ended.value
-        return found
-    return None
 
 
 def _find(world: World, uid: str) -> tuple[Claim, list[Pod]] | None:
@@ -231,9 +223,9 @@ def _pod_of(world: World, mover: Mover) -> Pod | None:
     return found[1][0] if found is not None and len(found[1]) == 1 else None
 
 
-def _go_on(world: World, record: PodRecord, problem: Problem, making: _Making) -> Iterator[Act]:
+def _go_on(world: World, record: PodRecord, making: _Making) -> Iterator[Act]:
     pod, known, rooms, now = record.pod, making.known, world.rooms, world.now()
-    key = alike(problem)
+    key = alike(making.problem)
     kind: Hashable = (pod.uid if key is None or making.terms.request else key, pod.priority)
     if known.began is None and world.refused.find(About.PLAN, kind) is not None:
         return
@@ -242,13 +234,12 @@ def _go_on(world: World, record: PodRecord, problem: Problem, making: _Making) -
         yield Look(max(rooms.not_before, now + times.ROOM_LOOK))
         return
     rooms.planned = pod.uid
-    allocator = world.line.allocator_for(pod)
+    allocator, budget = world.line.allocator_for(pod), Steps()
     made = world.decisions.decide(
         _PLAN,
         pod.key,
         asked=(pod.uid, making.terms, making.asked.profile),
-        begin=lambda: _plan(world, pod, problem, making, allocator),
-        go_on=_go_on_planning,
+        begin=lambda: Ongoing(_plan(world, making, allocator, budget), budget),
     )
     if made is None:
         return

@@ -18,23 +18,22 @@ more often is tried after others, as kube-scheduler may not look at it for a whi
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Hashable, Iterator
+from dataclasses import replace
 from functools import partial
 
 from controller import times
 from controller.cluster.records import AlikePods, PodRecord, Sent
-from controller.queue import searches
 from controller.queue.refusals import BY_SCHEDULER
 from controller.queue.refused import About, CouldServe
 from controller.queue.searches import alike
 from controller.serve import steering
 from controller.serve.giving_back import give_back_parts
 from controller.serve.world import Act, Look, Wait, World, Write
-from dra.allocator.allocate import Allocator, OngoingDecision, with_room_made
+from dra.allocator.allocate import OngoingDecision, with_room_made
 from dra.allocator.explain.answers import as_obstacle
 from dra.allocator.explain.judge import explain
-from dra.allocator.problem import Decision, Outcome, Problem
+from dra.allocator.problem import Decision, Problem
 from dra.claims.claims import Claim
 from dra.claims.reasons import Obstacle, Reason
 from dra.gpu.inventory import ClaimRef
@@ -257,30 +256,6 @@ def attempts(world: World, problem: Problem) -> Iterator[Problem]:
     yield problem
 
 
-@dataclass(slots=True)
-class _Attempts:
-    """Attempts at one problem, on fewer nodes first; ``refused``: how many found no place."""
-
-    decision: OngoingDecision
-    refused: int = 0
-
-    def go_on(self, attempts: Sequence[Problem], allocator: Allocator) -> Outcome | None:
-        """Make a part of the present attempt, and of the next one after an attempt has failed.
-
-        The last attempt is on all nodes, also those where kube-scheduler would make room.
-        Returns the outcome; None while an attempt has not come to its end.
-        """
-        while True:
-            last = self.refused >= len(attempts) - 1
-            self.decision.problem = attempts[min(self.refused, len(attempts) - 1)]
-            self.decision.preempts = last
-            outcome = self.decision.go_on(allocator, steps=searches.PART_STEPS)
-            if outcome is None or outcome.decision is not None or last:
-                return outcome
-            self.refused += 1
-            self.decision = OngoingDecision(attempts[self.refused])
-
-
 def _decide(world: World, pod: Pod, problem: Problem) -> Decision | Obstacle | list[Write] | None:
     yielding, allocator = world.line.yielding_to(pod), world.line.allocator_for(pod)
     if (over := allocator.fleet.quotas.find_over(problem.claims)) is not None:
@@ -290,12 +265,16 @@ def _decide(world: World, pod: Pod, problem: Problem) -> Decision | Obstacle | l
         return obstacle
     asked = tuple((c.claim.ref.uid, c.choices, c.constraints) for c in problem.claims)
     tried = [*attempts(world, problem)]
-    made: searches.Made[Outcome] | None = world.decisions.decide(
+
+    def renew(ongoing: OngoingDecision) -> None:
+        ongoing.attempts, ongoing.places = tried, allocator
+
+    made = world.decisions.decide(
         pod.key,
         pod.key,
         asked=(pod.uid, asked),  # where the pod may go is looked at each time
-        begin=lambda: _Attempts(OngoingDecision(tried[0])),
-        go_on=lambda known: known.go_on(tried, allocator),
+        begin=lambda: OngoingDecision(tried, allocator, preempts=True),
+        renew=renew,
     )
     if made is None:
         return None

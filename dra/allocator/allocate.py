@@ -12,11 +12,11 @@ from collections import defaultdict
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, dropwhile, groupby
-from math import inf
 
 from dra.allocator.admin_access import decide_view, looks_only, picks_on
 from dra.allocator.fleet import Fleet
 from dra.allocator.gpustate import GpuState
+from dra.allocator.ongoing import Ongoing
 from dra.allocator.places import Places, node_tiers
 from dra.allocator.problem import Decision, GivenUp, OpenRequest, Outcome, Problem
 from dra.allocator.score import Cost
@@ -118,68 +118,56 @@ _Ranked = defaultdict[Cost, list[Sequence[str]]]
 """By the cost of their solution, groups of nodes that are alike, each in name order."""
 
 
-class OngoingDecision:
-    """Decision for ``problem``, made in parts. Not thread-safe.
+class OngoingDecision(Ongoing[Outcome]):
+    """Decision for a pod, made in parts. Not thread-safe.
 
-    ``problem`` may be replaced by one whose claims are the same. ``preempts``: nodes on which
+    ``attempts``: the pod's problem on fewer nodes first, and last on all. Attempts and ``places``
+    may be replaced between parts, by such as have the same claims. ``preempts``: nodes on which
     kube-scheduler would end other pods are tried last.
     """
 
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
-        self.preempts = False
-        self.posed = problem
+    def __init__(
+        self, attempts: Sequence[Problem], places: Places, *, preempts: bool = False
+    ) -> None:
+        self.attempts = attempts
+        self.places = places
+        self.posed = attempts[0]
         """``problem`` as it is being tried: possibly with room made, and on some nodes only."""
+        self._preempts = preempts
+        self._refused = 0
+        """Number of attempts that found no place."""
         self._makes_room = False
         self._elsewhere: Mapping[str, str] = {}
-        self._budget = Budget()
-        self._work = self._decide()
-        self._places: Places
+        self._budget: Budget = Budget()
         self._search: Search | None = None
         self._rooms: Rooms | None = None
         self._claims: Sequence[ClaimWants] = ()
-        self._end = inf
-        """Number of steps of the budget after which a part ends."""
+        super().__init__(self._decide(), self._budget)
 
     @property
-    def steps(self) -> int:
-        """Steps that were taken."""
-        return self._budget.used
+    def problem(self) -> Problem:
+        """The present attempt."""
+        return self.attempts[min(self._refused, len(self.attempts) - 1)]
 
-    def go_on(self, places: Places, *, steps: int | None = None) -> Outcome | None:
-        """Continue the search, on ``places`` as they are now; returns None if it has not ended.
-
-        ``steps``: upper bound for this part, which the last node may exceed. After an exception the
-        next part begins anew.
-        """
-        self._places = places
+    def _take_up(self) -> None:
         self._pose()
         if self._search is not None:
-            self._search.fleet = places.fleet
-        self._end = inf if steps is None else self._budget.used + steps
-        try:
-            while self._budget.used < self._end:
-                next(self._work)
-        except StopIteration as found:
-            outcome: Outcome = found.value
-            return outcome
-        except Exception:
-            self._makes_room, self._elsewhere = False, {}
-            self._work = self._decide()
-            raise
-        return None
+            self._search.fleet = self.places.fleet
 
     def _pose(self) -> None:
         self.posed = self.problem
         if self._makes_room:
             excluded = {**self._elsewhere, **self.problem.excluded}
-            self.posed = replace(with_room_made(self.problem, self._places), excluded=excluded)
+            self.posed = replace(with_room_made(self.problem, self.places), excluded=excluded)
 
     def _decide(self) -> Generator[None, None, Outcome]:
         outcome = yield from self._decide_posed()
-        if not self.preempts or outcome != Outcome(None):
+        while outcome.decision is None and self._refused < len(self.attempts) - 1:
+            self._refused += 1
+            outcome = yield from self._decide_anew()
+        if not self._preempts or outcome != Outcome(None):
             return outcome
-        if with_room_made(self.problem, self._places) is self.problem:
+        if with_room_made(self.problem, self.places) is self.problem:
             return outcome
         self._makes_room = True
         outcome = yield from self._decide_anew()  # as if all nodes had room
@@ -188,7 +176,7 @@ class OngoingDecision:
         costs = yield from self._costs_of_room()
         outcome = Outcome(None)
         for group in in_order_of_cost(costs, nominated=self.problem.pod.nominated):
-            nodes = self._places.fleet.nodes.keys()
+            nodes = self.places.fleet.nodes.keys()
             self._elsewhere = dict.fromkeys(nodes - {*group}, _OTHERS_END)
             self._budget.used += len(nodes)
             outcome = yield from self._decide_anew()
@@ -204,34 +192,34 @@ class OngoingDecision:
 
     def _costs_of_room(self) -> Generator[None, None, Mapping[str, RoomCost]]:
         costs: dict[str, RoomCost] = {}
-        for name in [*self._places.fleet.nodes]:
-            cost = cost_of_room(self.problem, self._places, name)
+        for name in [*self.places.fleet.nodes]:
+            cost = cost_of_room(self.problem, self.places, name)
             if cost is not None:
                 costs[name] = cost
             self._budget.used += _VICTIM_STEPS
-            if self._budget.used >= self._end:
+            if self._budget.left <= 0:
                 yield
         return costs
 
     def _decide_posed(self) -> Generator[None, None, Outcome]:
         problem, budget = self.posed, self._budget
         if looks_only(problem):
-            return Outcome(decide_view(problem, self._places))
+            return Outcome(decide_view(problem, self.places))
         self._rooms = None
         over: list[Obstacle | None] = []
-        alternatives = Choices(problem.claims, self._places.fleet.kinds.selected)
+        alternatives = Choices(problem.claims, self.places.fleet.kinds.selected)
         for claims in alternatives:
             if budget.is_used_up:
                 return Outcome(None, GivenUp(budget.used, budget.too_hard, untried=True))
             budget.used += 1
-            over.append(self._places.fleet.quotas.over(claims))
+            over.append(self.places.fleet.quotas.over(claims))
             if over[-1] is not None:
                 continue
             before = budget.used, budget.too_hard
             is_choice = claims is not problem.claims
             decision = yield from self._decide_chosen(claims, is_choice=is_choice)
             if decision is not None:
-                over[-1] = over_quota(claims, decision, self._places.fleet)
+                over[-1] = over_quota(claims, decision, self.places.fleet)
                 if over[-1] is None:
                     given_up = GivenUp(*before) if before[1] else None
                     return Outcome(decision._replace(given_up=given_up))
@@ -243,7 +231,7 @@ class OngoingDecision:
 
     def _decide_chosen(self, claims: Sequence[ClaimWants], *, is_choice: bool) -> Part:
         """Decide with one alternative for each request; ``is_choice``: there are others."""
-        fleet = self._places.fleet
+        fleet = self.places.fleet
         self._claims = claims
         request = single_request(claims, fleet.kinds)
         decision, is_single = None, request is not None and goes_anywhere(request, fleet)
@@ -258,11 +246,11 @@ class OngoingDecision:
 
     def _fits(self, node: str) -> bool:
         self._budget.used += 1
-        return self._places.find_misfit(self.posed, node, self._claims) is None
+        return self.places.find_misfit(self.posed, node, self._claims) is None
 
     def _decide_single(self, request: OpenRequest) -> Decision | None:
         """Decision for one slice: the cheapest, then preferred, on a node where the pod fits."""
-        rules, fleet = self.posed.rules, self._places.fleet
+        rules, fleet = self.posed.rules, self.places.fleet
         fits: dict[str, bool] = {}
         found: Candidate | None = None
         equals: dict[str, Candidate] = {}
@@ -289,7 +277,7 @@ class OngoingDecision:
 
     def _where_it_fits(self, known: Mapping[str, bool]) -> Iterator[GpuState]:
         """The GPUs of the nodes where the pod fits; it fits on none that are ``known``."""
-        for name, node in self._places.fleet.nodes.items():
+        for name, node in self.places.fleet.nodes.items():
             if name not in known and self._fits(name):
                 yield from node.gpus
 
@@ -298,7 +286,7 @@ class OngoingDecision:
         node_steps = search.node_steps
         for groups in self._tiers(search, rooms):
             ranked: _Ranked = defaultdict(list)
-            nodes = self._places.fleet.nodes
+            nodes = self.places.fleet.nodes
             for group in groups:
                 # Searching each node by itself is expensive: leading misfits are skipped.
                 names = group if by_fingerprint else [*dropwhile(self._misses, group)]
@@ -311,9 +299,9 @@ class OngoingDecision:
                 budget.used += 1
                 if budget.is_enough and (ranked or budget.is_used_up):
                     break
-                if budget.used >= self._end:
+                if budget.left <= 0:
                     yield
-                    nodes = self._places.fleet.nodes
+                    nodes = self.places.fleet.nodes
             decision = self._first(search, ranked)
             if decision is not None or budget.is_used_up:
                 return decision
@@ -327,7 +315,7 @@ class OngoingDecision:
         decision = self._liked_best(search, ranked)
         if decision is not None:
             return decision
-        fleet = self._places.fleet
+        fleet = self.places.fleet
         for cost in sorted(ranked):
             for name in sorted(chain.from_iterable(ranked[cost])):
                 node = fleet.nodes.get(name)
@@ -340,7 +328,7 @@ class OngoingDecision:
 
     def _liked_best(self, search: Search, ranked: _Ranked) -> Decision | None:
         """Decision on the node, of the cheapest, that the pod prefers; None if it prefers none."""
-        rules, fleet = self.posed.rules, self._places.fleet
+        rules, fleet = self.posed.rules, self.places.fleet
         if rules is None or not rules.prefers or not ranked:
             return None
         every = sorted(chain.from_iterable(ranked[min(ranked)]))
@@ -349,13 +337,13 @@ class OngoingDecision:
 
     def _tiers(self, search: Search, rooms: Rooms | None) -> Iterator[Iterable[Sequence[str]]]:
         """The nodes by tier, the preferred first; each tier in groups of nodes that are alike."""
-        fleet = self._places.fleet
+        fleet = self.places.fleet
         if search.nodes.policy == "none":
             fingerprints = rooms.where(search) if rooms is not None else None
             yield search.groups(fingerprints)
             return
         pod = search.problem.pod.key
-        for names in node_tiers(search.nodes, fleet, self._places.hosts, pod=pod):
+        for names in node_tiers(search.nodes, fleet, self.places.hosts, pod=pod):
             yield [[name] for name in names]
 
 
@@ -414,9 +402,4 @@ class Allocator(Places):
 
         ``preempts``: at last, nodes are tried on which kube-scheduler would end other pods.
         """
-        ongoing = OngoingDecision(problem)
-        ongoing.preempts = preempts
-        found = ongoing.go_on(self)
-        if found is None:
-            raise AssertionError("without a bound on its steps a decision is made in one go")
-        return found
+        return OngoingDecision([problem], self, preempts=preempts).finish()

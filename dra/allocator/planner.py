@@ -27,6 +27,7 @@ from typing import NamedTuple
 
 from dra.allocator.fleet import Fleet
 from dra.allocator.gpustate import GpuId, GpuState
+from dra.allocator.ongoing import Ongoing, Steps
 from dra.allocator.sites import (
     NOTHING,
     Cost,
@@ -48,8 +49,8 @@ from dra.gpu.geometry import Occupant
 STEPS = 300
 """Places looked at before a search gives up: less than a tenth of a second."""
 
-PART = 200
-"""Places looked at in one part of a search."""
+_PLACE_STEPS = 25
+"""Steps of a search that a place counts which is looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,28 +118,25 @@ def find_plan(
     by_gpu: dict[GpuId, list[Mover]] = {}
     for mover in movers:
         by_gpu.setdefault(mover.gpu, []).append(mover)
-    parts = plan_in_parts(fleet, asked, lambda s: by_gpu.get(s.id, ()), may_go=may_go, most=most)
-    while True:
-        try:
-            next(parts)
-        except StopIteration as ended:
-            found: Planned = ended.value
-            return found
+    budget = Steps()
+    work = plan(fleet, asked, lambda s: by_gpu.get(s.id, ()), budget, may_go=may_go, most=most)
+    return Ongoing(work, budget).finish()
 
 
-def plan_in_parts(
+def plan(  # noqa: PLR0913 - what it looks at, and bounds
     fleet: Fleet,
     asked: Sequence[str],
     movers: MoversOn,
+    budget: Steps,
     *,
     may_go: MayGo = anywhere,
     most: int = STEPS,
 ) -> Generator[None, None, Planned]:
-    """As ``find_plan``, for the fleet as it is at the beginning; made in parts of some 10 ms.
+    """As ``find_plan``, for the fleet as it is at the beginning; work for an ``Ongoing``.
 
     ``movers``: gives the movers on a GPU.
     """
-    search = _Search(may_go)
+    search = _Search(may_go, budget)
     yield from search.take(fleet, movers)
     return (yield from search.find(asked, most))
 
@@ -195,11 +193,11 @@ class _Search:
 
     The first that waits is given a place, free or not, and the movers in its way leave theirs. The
     places for a profile are looked at one by one, the cheapest first: of most states few are looked
-    at. ``steps``: number of places looked at.
+    at.
     """
 
-    def __init__(self, may_go: MayGo) -> None:
-        self.steps = 0
+    def __init__(self, may_go: MayGo, budget: Steps) -> None:
+        self._budget = budget
         self._may_go = may_go
         self._sites: dict[GpuId, Site] = {}
         """The GPUs, the fullest first."""
@@ -233,8 +231,8 @@ class _Search:
         """Take the GPUs of a fleet, and the movers on them."""
         sites, every = list[Site](), list[Mover]()
         for state in [state for node in fleet.nodes.values() for state in node.gpus]:
-            self.steps += 1
-            if self.steps % PART == 0:
+            self._budget.used += _PLACE_STEPS
+            if self._budget.left <= 0:
                 yield
             if not state.takes_slices or state.table is None or state.passed is not None:
                 continue
@@ -273,17 +271,17 @@ class _Search:
         return found
 
     def _find(self, asked: Sequence[str], most: int) -> Generator[None, None, Planned]:
-        last = self.steps + most
+        last = self._budget.used + most * _PLACE_STEPS
         self._heap.clear()
         self._seen.clear()
         self._open(_State((), tuple((None, profile) for profile in asked)), NOTHING)
         while self._heap:
-            if self.steps > last:
+            if self._budget.used > last:
                 return Planned(None, bounded=True)
             _, look = heapq.heappop(self._heap)
             served = look()
-            self.steps += 1
-            if self.steps % PART == 0:
+            self._budget.used += _PLACE_STEPS
+            if self._budget.left <= 0:
                 yield
             if served is not None and (ordered := self._in_order(served)) is not None:
                 return Planned(Plan(ordered, served.ends))

@@ -12,11 +12,13 @@ from collections import deque
 from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from math import inf
 
 from dra.allocator.allocate import Allocator, OngoingDecision, over_quota
 from dra.allocator.explain.answers import as_obstacle
 from dra.allocator.explain.judge import explain
 from dra.allocator.fleet import Fleet
+from dra.allocator.ongoing import Ongoing, Steps
 from dra.allocator.problem import Decision, Examined, Outcome, Problem, Satisfied
 from dra.claims.allocation import node_selector
 from dra.claims.reasons import Obstacle, Reason
@@ -262,10 +264,8 @@ _PARTS = 200
 _PARTS_OF_A_POD = 2 * _ORDERS
 """Parts, in all and for each pod more, after which the rest is decided in one part."""
 
-_ALL = 10**12
 
-
-class GangDecision:
+class GangDecision(Ongoing[GangOutcome]):
     """Places for ``need`` of the pods of ``candidates``, at least one. Not thread-safe."""
 
     def __init__(
@@ -280,38 +280,21 @@ class GangDecision:
         self._seen: dict[str, Hashable] = {}
         self._failed = Outcome(None)
         """The last search without a decision."""
-        self._left = 0
         self._parts = 0
         self._allocator = questions.allocator
         self._alone = False
         self._kinds: dict[ObjectKey, Hashable | None] = {}
         self._attempt = candidates[0]
-        self._work = self._decide()
+        super().__init__(self._decide(), Steps())
 
-    def go_on(self, *, steps: int | None = None) -> GangOutcome | None:
-        """Continue; returns None if the decision has not ended.
-
-        ``steps``: upper bound for this part, which the last node may exceed. The books are restored
-        afterwards. After an exception the decision must not be continued.
-
-        Raises:
-            SelectorError: a selector does not compile.
-            UnansweredError: a selector is still to be evaluated.
-        """
+    def _take_up(self) -> None:
         self._parts += 1
-        most = _PARTS + _PARTS_OF_A_POD * len(self._candidates)
-        self._left = steps if steps is not None and self._parts < most else _ALL
-        try:
-            self._place_again()
-            while True:
-                next(self._work)
-                if self._left <= 0:
-                    return None
-        except StopIteration as found:
-            outcome: GangOutcome = found.value
-            return outcome
-        finally:
-            self._trial.undo()
+        if self._parts >= _PARTS + _PARTS_OF_A_POD * len(self._candidates):
+            self._budget.end = inf
+        self._place_again()
+
+    def _leave(self) -> None:
+        self._trial.undo()
 
     def _decide(self) -> Generator[None, None, GangOutcome]:
         order = [*self._candidates]
@@ -367,8 +350,8 @@ class GangDecision:
 
     def _place(self, problem: Problem) -> Generator[None, None, bool]:
         """Place a pod beside the others; False where there is no room."""
-        self._left -= POD_STEPS + self._trial.effort(problem) // _COMPARED_PER_STEP
-        if self._left <= 0:
+        self._budget.used += POD_STEPS + self._trial.effort(problem) // _COMPARED_PER_STEP
+        if self._budget.left <= 0:
             yield
         while True:
             rest = self._trial.rest(problem)
@@ -390,27 +373,21 @@ class GangDecision:
 
     def _search(self, problem: Problem, rest: Problem) -> Generator[None, None, Outcome | None]:
         """Outcome for ``rest`` of ``problem``; None when another part is left meanwhile."""
-        found = Outcome(None)
-        attempts = [*self._questions.attempts(rest)]
-        for attempt in attempts:
-            ongoing = OngoingDecision(attempt)
-            ongoing.preempts = self._questions.preempts and attempt is attempts[-1]
-            while True:
-                before = ongoing.steps
-                allocator = self._allocator(problem.pod)
-                outcome = ongoing.go_on(allocator, steps=max(1, self._left))
-                self._left -= ongoing.steps - before
-                if outcome is not None:
-                    break
-                yield
-                now = self._trial.rest(problem)
-                if now.claims != rest.claims:
-                    return None
-                ongoing.problem = replace(now, excluded=attempt.excluded)
-            found, self._attempt = outcome, ongoing.posed
-            if found.decision is not None:
-                break
-        return found
+        attempts, allocator = [*self._questions.attempts(rest)], self._allocator(problem.pod)
+        ongoing = OngoingDecision(attempts, allocator, preempts=self._questions.preempts)
+        while True:
+            before = ongoing.steps
+            outcome = ongoing.go_on(steps=max(1, self._budget.left))
+            self._budget.used += ongoing.steps - before
+            if outcome is not None:
+                self._attempt = ongoing.posed
+                return outcome
+            yield
+            now = self._trial.rest(problem)
+            if now.claims != rest.claims:
+                return None
+            ongoing.attempts = [*self._questions.attempts(now)]
+            ongoing.places = self._allocator(problem.pod)
 
     def _like(self, rest: Problem, attempt: Problem) -> Problem:
         """``rest`` as of now, with room made if ``attempt`` has it made."""

@@ -15,6 +15,7 @@ from functools import partial
 from dra.allocator.allocate import Allocator
 from dra.allocator.fleet import Fleet, NodeGpus
 from dra.allocator.gpustate import GpuState
+from dra.allocator.ongoing import Ongoing, Steps
 from dra.allocator.problem import Decision, OpenRequest, Pick, Problem
 from dra.allocator.search.search import Search
 from dra.allocator.search.single import single_request
@@ -64,11 +65,12 @@ def _overlaps(holding: Holding, pick: Pick) -> bool:
     return bool(holding.occupant.placement.mask & pick.placement.mask)
 
 
-MOST_STEPS = 400_000
+MOST_STEPS = 1_000_000
 """Steps after which the search is given up: some seconds, half of them left to other work."""
 
-_NODE_STEPS = 20
-"""Steps that a node counts whose GPUs are looked at; one where the pod may not go counts 1."""
+_NODE_STEPS = 50
+_MISFIT_STEPS = 3
+"""Steps that a node counts whose GPUs are looked at, and one that is asked whether the pod fits."""
 
 _Ranked = tuple[Search, list[tuple[int, int, str]]]
 """Search for problems of a kind, and a heap of nodes, the fewest slices to free first.
@@ -77,10 +79,16 @@ Of a node: lower bound on memory slices to become free, its rank by preference, 
 """
 
 
-class Planning:
+class _GivenUpError(Exception):
+    """The steps are used up."""
+
+
+class Planning(Ongoing[tuple[Placed, ...]]):
     """Search for places for ``need`` of ``candidates``, which are at least one. Not thread-safe.
 
-    The caller's books count no claim of the candidates while ``go_on`` runs. ``stays``: UIDs of
+    It ends with no pods where there would be no place for ``need`` pods even if all nodes were
+    empty of claims that do not stay, or where the search is given up. The caller's books count no
+    claim of the candidates while ``go_on`` runs, and are restored afterwards. ``stays``: UIDs of
     claims that are not waited for. ``questions.attempts`` is not used.
     """
 
@@ -101,35 +109,23 @@ class Planning:
         self._placed: list[Placed] = []
         self._allocators: dict[ObjectKey, Allocator] = {}
         self._ranked: dict[Hashable, _Ranked] = {}
-        self._steps = 0
-        self._work = self._plan()
+        super().__init__(self._plan(), Steps())
 
-    def go_on(self, *, steps: int | None = None) -> tuple[Placed, ...] | None:
-        """Continue; returns None if the search has not ended after ``steps``.
+    def _take_up(self) -> None:
+        for each in self._placed:
+            self._trial.place(each.rest, each.decision, each.node)
 
-        Returns no pods where there would be no place for ``need`` pods even if all nodes were empty
-        of claims that do not stay, or where the search is given up. The books are restored
-        afterwards. After an exception the search must not be continued.
-
-        Raises:
-            SelectorError: a selector does not compile.
-            UnansweredError: a selector is still to be evaluated.
-        """
-        end = min(MOST_STEPS, MOST_STEPS if steps is None else self._steps + steps)
-        try:
-            for each in self._placed:
-                self._trial.place(each.rest, each.decision, each.node)
-            while self._steps < end:
-                next(self._work)
-        except StopIteration as found:
-            placed: tuple[Placed, ...] = found.value
-            return placed
-        finally:
-            self._trial.undo()
-            self._allocators.clear()
-        return None if self._steps < MOST_STEPS else ()
+    def _leave(self) -> None:
+        self._trial.undo()
+        self._allocators.clear()
 
     def _plan(self) -> Generator[None, None, tuple[Placed, ...]]:
+        try:
+            return (yield from self._plan_all())
+        except _GivenUpError:
+            return ()
+
+    def _plan_all(self) -> Generator[None, None, tuple[Placed, ...]]:
         order = [*self._candidates]
         for _ in range(len(order)):  # pods without a place go first the next time
             failures = yield from self._try(order)
@@ -235,8 +231,13 @@ class Planning:
             for entry in aside:
                 heapq.heappush(heap, entry)
 
+    def _spend(self, steps: int) -> None:
+        self._budget.used += steps
+        if self._budget.used > MOST_STEPS:
+            raise _GivenUpError
+
     def _is_misfit(self, problem: Problem, name: str) -> bool:
-        self._steps += 1
+        self._spend(_MISFIT_STEPS)
         return self._allocator(problem).find_misfit(problem, name) is not None
 
     def _least_blocked(
@@ -251,7 +252,7 @@ class Planning:
         node = fleet.nodes.get(name)
         if node is None:
             return None
-        self._steps += _NODE_STEPS
+        self._spend(_NODE_STEPS)
         decisions = _decisions(search, node, self._stays | self._trial.claims)
         each = ((memory_in_use(decision, fleet), decision) for decision in decisions)
         return min(each, key=lambda found: found[0], default=None)

@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeVar
 
 from dra.allocator.gpustate import GpuState
 from dra.allocator.moves import Move
+from dra.allocator.ongoing import Steps
 from dra.allocator.score import MOST_COSTS, Cost, Policy, Situation, Weights
 from dra.allocator.search.constraints import (
     NO_VALUES,
@@ -43,11 +44,11 @@ class TooHardError(Exception):
     """A node's steps are used up; whether there is a solution is not known."""
 
 
-class Budget:
-    """The steps that one decision has taken; ``too_hard`` counts the nodes that were given up."""
+class Budget(Steps):
+    """The steps of one decision; ``too_hard`` counts the nodes that were given up."""
 
     def __init__(self) -> None:
-        self.used = 0
+        super().__init__()
         self.too_hard = 0
         self._begun = 0
         self._node_end = NODE_STEPS

@@ -235,11 +235,11 @@ def test_a_search_that_was_given_up_rests_many_times_as_long_as_it_took(
     monkeypatch.setattr(budget, "NODE_STEPS", FEW)
     bench, go_on, tried = Bench("node-a"), OngoingDecision.go_on, list[float]()
 
-    def slow(ongoing: OngoingDecision, *places: Any, **steps: Any) -> Outcome | None:
+    def slow(ongoing: OngoingDecision, **steps: Any) -> Outcome | None:
         if ongoing.problem.pod.key[1] == "a-hard":
             tried.append(bench.time)
             bench.time += 1.0
-        return go_on(ongoing, *places, **steps)
+        return go_on(ongoing, **steps)
 
     monkeypatch.setattr(OngoingDecision, "go_on", slow)
     bench.ask("a-hard", "hard", *UNLIKE)
@@ -323,8 +323,8 @@ def test_alternatives_that_the_same_devices_serve_are_tried_once() -> None:
     alike = problem(known, claim("c", *alternatives(count=0), constraints=same))
     allocator = Allocator(known.fleet, known.hosts)
     assert len([*Choices(alike.claims, known.fleet.kinds.selected)]) == 1
-    ongoing = OngoingDecision(alike)
-    assert ongoing.go_on(allocator) == Outcome(None)
+    ongoing = OngoingDecision([alike], allocator)
+    assert ongoing.finish() == Outcome(None)
     assert ongoing.steps < 5_000
     assert not allocator.could_serve(alike, known.fleet.nodes)
     unlike = problem(known, claim("c", *alternatives(count=1), constraints=same))

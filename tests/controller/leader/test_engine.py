@@ -182,10 +182,10 @@ def test_a_pod_that_cannot_be_handled_does_not_keep_others_from_their_slices(
     bench = Bench("node-a")
     go_on = OngoingDecision.go_on
 
-    def failing(self: OngoingDecision, *places: Any, **steps: Any) -> Outcome | None:
+    def failing(self: OngoingDecision, **steps: Any) -> Outcome | None:
         if self.problem.pod.key[1] == "poison":
             raise RuntimeError("never seen before")
-        return go_on(self, *places, **steps)
+        return go_on(self, **steps)
 
     monkeypatch.setattr(OngoingDecision, "go_on", failing)
     for name in ("poison", "sound"):

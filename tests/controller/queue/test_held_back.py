@@ -188,10 +188,10 @@ def test_a_pod_whose_look_fails_releases_it(monkeypatch: pytest.MonkeyPatch) -> 
     assert stream.waiting
     go_on = OngoingDecision.go_on
 
-    def fails(ongoing: OngoingDecision, *places: Any, **steps: Any) -> Any:
+    def fails(ongoing: OngoingDecision, **steps: Any) -> Any:
         if ongoing.problem.pod.key[1] == "p-big":
             raise LookupError("a bug")
-        return go_on(ongoing, *places, **steps)
+        return go_on(ongoing, **steps)
 
     monkeypatch.setattr(OngoingDecision, "go_on", fails)
     for _ in range(3):

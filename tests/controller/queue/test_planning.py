@@ -12,6 +12,7 @@ import pytest
 from controller import times
 from controller.cluster.cluster import Cluster
 from controller.queue import line as waiting_lines
+from controller.queue import searches
 from controller.queue.line import Need, WaitingLine, pod_waiter
 from controller.queue.refused import Refused
 from controller.queue.searches import Decisions, alike
@@ -112,7 +113,7 @@ def test_a_search_without_an_end_is_given_up(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_others_are_served_between_the_parts_of_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting_lines, "PART_STEPS", 1)
+    monkeypatch.setattr(searches, "PART_STEPS", 1)
     bench = Bench(*NAMES)
     for name in NAMES:
         for_ever(bench, name)
@@ -124,7 +125,7 @@ def test_others_are_served_between_the_parts_of_a_plan(monkeypatch: pytest.Monke
     bench.time += 61.0
     go_on = Planning.go_on
 
-    def slowly(plan: Planning, *, steps: int | None = None) -> object:
+    def slowly(plan: Planning, *, steps: float = inf) -> object:
         bench.time += 0.1
         return go_on(plan, steps=steps)
 
@@ -147,7 +148,7 @@ def test_others_are_served_between_the_parts_of_a_plan(monkeypatch: pytest.Monke
 def test_a_plan_that_nobody_goes_on_with_does_not_keep_others_from_theirs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(waiting_lines, "PART_STEPS", 1)
+    monkeypatch.setattr(searches, "PART_STEPS", 1)
     known, decisions = busy(), Decisions(lambda: 0.0)
     first, second = problems(known, member("a", 0), member("b", 0))
     line = waiting_line(known, decisions)

@@ -50,9 +50,9 @@ asked = {
 def test_a_decision_in_parts_is_that_in_one_go(known: Cluster, name: str, steps: int) -> None:
     found = problem(known, asked[name])
     allocator = Allocator(known.fleet, known.hosts)
-    ongoing, outcome = OngoingDecision(found), None
+    ongoing, outcome = OngoingDecision([found], allocator), None
     while outcome is None:
-        outcome = ongoing.go_on(allocator, steps=steps)
+        outcome = ongoing.go_on(steps=steps)
     assert outcome == allocator.outcome(found)
 
 
@@ -70,10 +70,10 @@ class Slow:
         self.steps = 0
         go_on = OngoingDecision.go_on
 
-        def part(ongoing: OngoingDecision, *places: Any, **steps: Any) -> Outcome | None:
+        def part(ongoing: OngoingDecision, **steps: Any) -> Outcome | None:
             self.parts.append(ongoing.problem.pod.key[1])
             self.bench.time += PART_SECONDS
-            return go_on(ongoing, *places, **steps)
+            return go_on(ongoing, **steps)
 
         monkeypatch.setattr(OngoingDecision, "go_on", part)
 
@@ -135,9 +135,9 @@ def test_one_for_whom_others_would_end_is_decided_in_parts_too(
         slow.bench.cluster.set_pod(versioned(filler))
     go_on = OngoingDecision.go_on
 
-    def part(ongoing: OngoingDecision, *places: Any, **steps: Any) -> Outcome | None:
+    def part(ongoing: OngoingDecision, **steps: Any) -> Outcome | None:
         before = ongoing.steps
-        outcome = go_on(ongoing, *places, **steps)
+        outcome = go_on(ongoing, **steps)
         taken.append(ongoing.steps - before)
         return outcome
 

@@ -12,7 +12,8 @@ from math import inf
 import pytest
 
 from dra.allocator.gpustate import GpuId
-from dra.allocator.planner import STEPS, Plan, Planned, Step, find_plan
+from dra.allocator.ongoing import Ongoing, Steps
+from dra.allocator.planner import STEPS, Plan, Planned, Step, find_plan, plan
 from dra.allocator.sites import Ending, Mover
 from dra.gpu.geometry import Geometry, Occupant, Placement, Usage
 from dra.gpu.inventory import ClaimRef, Gpu, Instance, InstanceState
@@ -189,6 +190,23 @@ def test_where_nobody_has_another_place_nothing_is_searched(
     fleet.set_inventory(inventory("node-a", *gpus))
     assert find_plan(fleet, ["3g.20gb"], movers, most=0).bounded is not is_full
     assert find_plan(fleet, ["7g.40gb"], movers, most=0) == Planned(None)
+
+
+def test_a_plan_in_parts_is_that_in_one_go() -> None:
+    fleet, most_parts = with_gpus().fleet, 0
+    for seed in range(40):
+        draw = random.Random(seed)
+        gpus, movers = random_board(draw, A100)
+        asked = draw.choices([p.name for p in A100.profiles], k=2)
+        fleet.set_inventory(inventory("node-a", *gpus))
+        steps, parts, found = Steps(), 0, None
+        on = lambda state, movers=movers: [m for m in movers if m.gpu == state.id]  # noqa: E731
+        ongoing = Ongoing(plan(fleet, asked, on, steps), steps)
+        while found is None:
+            found, parts = ongoing.go_on(steps=1), parts + 1
+        assert found == find_plan(fleet, asked, movers), seed
+        most_parts = max(most_parts, parts)
+    assert most_parts > 20
 
 
 @pytest.mark.parametrize("part", range(2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 from hypothesis import given, settings
@@ -75,10 +76,10 @@ def test_pods_that_share_a_claim_go_where_it_is_decided() -> None:
         st.sampled_from(["1g.5gb", "2g.10gb", "3g.20gb", "7g.40gb"]), min_size=1, max_size=8
     ),
     others=st.lists(st.sampled_from(["1g.5gb", "2g.10gb", "3g.20gb"]), max_size=3),
-    steps=st.sampled_from([1, 120, None]),
+    steps=st.sampled_from([1, 120, inf]),
 )
 def test_no_two_get_the_same_and_nothing_stays(
-    sizes: list[str], others: list[str], steps: int | None
+    sizes: list[str], others: list[str], steps: float
 ) -> None:
     known = cluster("node-a", "node-b")
     asked = problems(known, *(member("g", n, size) for n, size in enumerate(sizes)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 
 from dra.gangs.decision import GangDecision, Trial
@@ -21,7 +23,7 @@ class Counted:
         self.bench: Bench | None = None
         go_on, begin = GangDecision.go_on, GangDecision.__init__
 
-        def counted(decision: GangDecision, *, steps: int | None = None) -> object:
+        def counted(decision: GangDecision, *, steps: float = inf) -> object:
             self.parts += 1
             if self.bench is not None:
                 self.bench.time += 0.1
