@@ -13,8 +13,9 @@ import click
 
 from controller import times
 from controller.leader.controller import Controller
-from controller.options import Options, flags
+from controller.options import Options
 from controller.report.metrics import ControllerMetrics
+from dra.common.flags import with_flags
 from dra.common.program import configure, stop_on_signals
 from dra.kube.client import KubeApi, check_served
 from dra.kube.errors import KubeConfigError, NotServedError
@@ -30,7 +31,7 @@ EVENT_LIMITS = EventLimits(at_once=5, pause_seconds=0.1, delay_seconds=0.5)
 
 
 @click.command(context_settings={"auto_envvar_prefix": "MIG_CONTROLLER"})
-@flags
+@with_flags(Options)
 def main(**given: Any) -> None:
     """Allocate MIG slices to the claims of waiting pods."""
     options = Options(**given)

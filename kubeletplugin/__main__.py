@@ -69,8 +69,8 @@ def main(context: click.Context, /, **given: Any) -> None:
     sys.setswitchinterval(_SWITCH_SECONDS)
     registry, probes = daemon_registry(), Probes()
     telemetry = Telemetry(registry, probes)
-    style: Format = "json" if given["log_format"] == "json" else "text"
-    configure(given["log_level"], style, enrich=telemetry.claims.add_pods)
+    style: Format = "json" if options.log_format == "json" else "text"
+    configure(options.log_level, style, enrich=telemetry.claims.add_pods)
     stop = threading.Event()
     stop_on_signals(stop.set)
     try:
@@ -82,7 +82,7 @@ def main(context: click.Context, /, **given: Any) -> None:
         )
         check_served(api)
         gc.freeze()  # a full collection, which stops all threads, then skips the modules' objects
-        with serving(given["metrics_address"], registry, probes):
+        with serving(options.metrics_address, registry, probes):
             serve(options, api, telemetry, stop)
     except AddressError as error:
         raise click.ClickException(f"--metrics-address: {error}") from error

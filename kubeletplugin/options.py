@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 import click
 
+from dra.common.flags import ProcessOptions, flag, read_flags, with_flags
 from dra.gpu.inventory import AllocatorKind
 from dra.gpu.names import DEFAULT_DRIVER
 from dra.resourceslices.resourceslices import Overhead, read_overhead
@@ -29,19 +30,6 @@ class BindingConditions(StrEnum):
     AFTER_FAILURE = "after-failure"
     """Only GPUs on which a slice could not be made lately."""
     ALWAYS = "always"
-
-
-def _flag(
-    default: Any, help_: str, *, read: Callable[[Any], Any] | None = None, **more: Any
-) -> Any:
-    """Field of Options with the arguments of click.option for the flag of the same name.
-
-    ``read``: converts the flag's value to the field's value; raises ValueError or
-    click.BadParameter.
-    """
-    convert = read or (lambda given: given)
-    flag = {"default": default, "help": help_, **more}
-    return field(default=convert(default), metadata={"read": convert, "flag": flag})
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -66,25 +54,25 @@ def _hook(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class Options(ProcessOptions):
     """The plugin's settings, in the order of the program's help."""
 
     roots: Roots
-    node_name: str = _flag(
+    node_name: str = flag(
         None,
         "The node's name.  [required but for subcommands]",
         read=lambda given: given or "",
         envvar="NODE_NAME",
     )
-    kubeconfig: str | None = _flag(None, "Kubeconfig file; without, the pod's service account.")
-    driver_name: str = _flag(DEFAULT_DRIVER, "Name of the DRA driver.")
-    allocator: AllocatorKind = _flag(
+    kubeconfig: str | None = flag(None, "Kubeconfig file; without, the pod's service account.")
+    driver_name: str = flag(DEFAULT_DRIVER, "Name of the DRA driver.")
+    allocator: AllocatorKind = flag(
         AllocatorKind.CONTROLLER.value,
         "Who allocates this node's GPUs.",
         read=AllocatorKind,
         type=click.Choice([a.value for a in AllocatorKind]),
     )
-    library_directories: tuple[str, ...] = _flag(
+    library_directories: tuple[str, ...] = flag(
         ",".join(LIBRARY_DIRECTORIES),
         "Where below the driver's root its libraries may be, for this program and for containers;"
         " what the root's ld.so.cache names is looked through after them.",
@@ -92,63 +80,63 @@ class Options:
         show_default="those of all known distributions",
         metavar="LIST",
     )
-    program_directories: tuple[str, ...] = _flag(
+    program_directories: tuple[str, ...] = flag(
         "",
         "Where else below the driver's root its programs may be (nvidia-smi and those of MPS) than"
         " beside its libraries and where known distributions have them.",
         read=lambda text: _directories(text) if text else (),
         metavar="LIST",
     )
-    cdi_hook: str = _flag(
+    cdi_hook: str = flag(
         AUTO,
         "NVIDIA's nvidia-cdi-hook on the node, which gives images that are newer than the driver"
         " forward compatibility: where it is there, never, or this one.",
         read=_hook,
         metavar="auto|never|PATH",
     )
-    instance: str = _flag("", "Tells this process from another during an update: the pod's UID.")
-    enable_mig: bool = _flag(
+    instance: str = flag("", "Tells this process from another during an update: the pod's UID.")
+    enable_mig: bool = flag(
         False,
         "Turn MIG mode on where it is off: on idle GPUs, from Hopper on.",
         is_flag=True,
     )
-    ignore_other_managers: bool = _flag(
+    ignore_other_managers: bool = flag(
         False,
         "Offer GPUs although mig-manager, a device plugin or NVIDIA's DRA driver manages GPUs of"
         " this node. If it manages the same ones, pods lose their slices or get those of others.",
         is_flag=True,
     )
-    node_classes: Path | None = _flag(
+    node_classes: Path | None = flag(
         None,
         "Directory of files that configure classes of nodes (MigNodeClass), or have layouts as"
         " mig-parted's do. Without it slices are made for claims alone.",
         type=_DIRECTORY,
     )
-    pause_labels: tuple[str, ...] = _flag(
+    pause_labels: tuple[str, ...] = flag(
         "nvidia.com/gpu.deploy.*",  # driver-manager and MIG manager set all of these that are there
         "Keys of Node labels, with wildcards, that ask GPU clients to pause by a value with"
         " paused-for-.",
         read=_words,
         metavar="LIST",
     )
-    nvml_timeout: float = _flag(
+    nvml_timeout: float = flag(
         10.0,
         "Seconds after which an NVML call is taken to hang; six times that to change instances.",
         type=click.FloatRange(min=0.1),
     )
-    forgotten_after: float = _flag(
+    forgotten_after: float = flag(
         120.0,
         "Seconds after which an ended claim that kubelet did not unprepare is removed: it looks"
         " every 60.",
         type=click.FloatRange(min=1),
     )
-    eager_seconds: float = _flag(
+    eager_seconds: float = flag(
         120.0,
         "Seconds that a slice which was made before kubelet asked for it, as soon as its claim was"
         " allocated here, waits for its pod; 0 makes none.",
         type=click.FloatRange(min=0),
     )
-    binding_conditions: BindingConditions = _flag(
+    binding_conditions: BindingConditions = flag(
         BindingConditions.AFTER_FAILURE.value,
         "Where kube-scheduler allocates, have it bind pods only once their slices are made, which"
         " takes it five seconds or more: never, on GPUs where one could not be made lately, or"
@@ -156,51 +144,49 @@ class Options:
         read=BindingConditions,
         type=click.Choice([b.value for b in BindingConditions]),
     )
-    device_overhead: Overhead = _flag(
+    device_overhead: Overhead = flag(
         "",
         "What each container with a device takes of the node besides, as memory=512Mi,cpu=100m:"
         " counted where kube-scheduler allocates, from Kubernetes 1.37 on, with the feature gate"
         " DRANodeAllocatableResources.",
         read=read_overhead,
     )
-    idle_seconds: float = _flag(
+    idle_seconds: float = flag(
         0.0,
         "Seconds that the GPU instance of a released slice is kept for the next claim of its"
         " namespace that is placed there, unless somebody needs its room otherwise.",
         type=click.FloatRange(min=0),
     )
-    gpu_shares: int = _flag(
+    gpu_shares: int = flag(
         1,
         "How many claims may have a GPU at a time whose MIG mode is off, each with a part of its"
         " memory; 1 gives such GPUs whole.",
         type=click.IntRange(min=1),
     )
-    slice_shares: int = _flag(
+    slice_shares: int = flag(
         1,
         "How many claims of shares may have one slice at a time, each with a part of its memory; 1"
         " offers no shares of slices.",
         type=click.IntRange(min=1),
     )
-    ignore_xids: str = _flag(
+    ignore_xids: str = flag(
         "",
         "XIDs that do not make a GPU or slice unhealthy, besides 13,31,43,45,68,109.",
         metavar="LIST|all",
     )
-    fatal_xids: str = _flag(
-        "", "XIDs that do, although they are ignored otherwise.", metavar="LIST"
-    )
-    mps_image: str = _flag(
+    fatal_xids: str = flag("", "XIDs that do, although they are ignored otherwise.", metavar="LIST")
+    mps_image: str = flag(
         "",
         "Image with a shell, mkfifo and mknod for the pods of MPS daemons; without it, claims that"
         " are to be shared by MPS are refused.",
         metavar="IMAGE",
     )
-    mps_namespace: str = _flag(
+    mps_namespace: str = flag(
         "",
         "Namespace of the pods of MPS daemons, where no tenant may make pods.",
         envvar="POD_NAMESPACE",
     )
-    mps_pull_secrets: tuple[str, ...] = _flag(
+    mps_pull_secrets: tuple[str, ...] = flag(
         "",
         "Secrets of that namespace with which kubelet pulls the image, by commas.",
         read=_words,
@@ -214,17 +200,7 @@ class Options:
         Raises:
             click.ClickException: a value is not understood, or two values do not fit together.
         """
-        values: dict[str, Any] = {}
-        for each in fields(cls):
-            name = f"--{each.name.replace('_', '-')}"
-            try:
-                if each.metadata:
-                    values[each.name] = each.metadata["read"](given[each.name])
-            except click.BadParameter as error:
-                error.param_hint = f"'{name}'"
-                raise
-            except ValueError as error:
-                raise click.ClickException(f"{name}: {error}") from error
+        values = read_flags(cls, given)
         names = ("host_root", "driver_root", "cdi_root", "kubelet_root", "state_dir")
         places = {name: given[name] for name in names}
         options = cls(roots=Roots.of(**places, driver_name=values["driver_name"]), **values)
@@ -278,29 +254,12 @@ _BESIDE: dict[str, dict[str, Any]] = {
         "help": "Where journal and GPU names are kept.  [default:"
         " <kubelet-root>/plugins/<driver-name>]",
     },
-    "--metrics-address": {
-        "default": "",
-        "metavar": "HOST:PORT",
-        "help": "Serve metrics and probes (/metrics, /healthz, /readyz) here, such as :8080;"
-        " without it, nowhere.",
-    },
-    "--log-level": {
-        "type": click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
-        "default": "info",
-        "help": "How much is logged.",
-    },
-    "--log-format": {
-        "type": click.Choice(["text", "json"]),
-        "default": "text",
-        "help": "For people, or one JSON object a line.",
-    },
 }
-"""Flags that set no field of their own: roots of the host's files, and settings of the process."""
+"""Flags that set no field of their own: roots of the host's files."""
 
 
 def flags(command: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate a command with the flags of the node program, which it takes as ``**given``."""
-    own = {f"--{f.name.replace('_', '-')}": f.metadata for f in fields(Options)}
-    for name, more in reversed(({n: m["flag"] for n, m in own.items() if m} | _BESIDE).items()):
+    for name, more in reversed(_BESIDE.items()):
         command = click.option(name, **more)(command)
-    return command
+    return with_flags(Options)(command)

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypedDict, TypeVar, Unpack
 
 import msgspec
 
@@ -63,6 +63,14 @@ class ObjectList:
     items: list[Obj]
     resource_version: str
     is_first: bool = True
+
+
+class Selection(TypedDict, total=False):
+    """Selection of the objects of a resource; without any of these fields all are."""
+
+    namespace: str
+    label_selector: str
+    field_selector: str
 
 
 class KubeApi:
@@ -139,28 +147,16 @@ class KubeApi:
         return self._http.text(path, query=query, limit_bytes=limit_bytes)
 
     def list(
-        self,
-        resource: Resource,
-        *,
-        namespace: str = "",
-        label_selector: str = "",
-        field_selector: str = "",
-        keep: Keep | None = None,
+        self, resource: Resource, *, keep: Keep | None = None, **selection: Unpack[Selection]
     ) -> ObjectList:
-        """Read all matching objects; namespace "" reads all namespaces.
+        """Read all objects of a selection.
 
         ``keep`` decodes the part of an object that is returned. Without it an object is returned
         whole, with ``apiVersion`` and ``kind``, which servers leave out of lists.
         """
         items: list[Obj] = []
         version = ""
-        for part in self.parts(
-            resource,
-            namespace=namespace,
-            label_selector=label_selector,
-            field_selector=field_selector,
-            keep=keep,
-        ):
+        for part in self.parts(resource, keep=keep, **selection):
             if part.is_first:
                 items.clear()
             items += part.items
@@ -168,13 +164,7 @@ class KubeApi:
         return ObjectList(items, version)
 
     def parts(
-        self,
-        resource: Resource,
-        *,
-        namespace: str = "",
-        label_selector: str = "",
-        field_selector: str = "",
-        keep: Keep | None = None,
+        self, resource: Resource, *, keep: Keep | None = None, **selection: Unpack[Selection]
     ) -> Iterator[ObjectList]:
         """Parts of a list, each read when it is asked for; see :meth:`list`.
 
@@ -186,8 +176,7 @@ class KubeApi:
             head = {"apiVersion": resource.api_version, "kind": resource.kind}
             return {**head, **whole(raw)}
 
-        path = resource.path(namespace)
-        query = {"labelSelector": label_selector, "fieldSelector": field_selector}
+        path, query = _selected(resource, selection)
         limit, token, has_restarted = _FIRST_PAGE, "", False
         while True:
             try:
@@ -215,19 +204,11 @@ class KubeApi:
             if 2 * page.size <= PAGE_BYTES:
                 limit = min(_LARGEST_PAGE, limit * 2)
 
-    def version(
-        self,
-        resource: Resource,
-        *,
-        namespace: str = "",
-        label_selector: str = "",
-        field_selector: str = "",
-    ) -> str:
+    def version(self, resource: Resource, **selection: Unpack[Selection]) -> str:
         """The resourceVersion that a list would have now."""
-        query = {"labelSelector": label_selector, "fieldSelector": field_selector, "limit": "1"}
-        page = self._http.page(
-            resource.path(namespace), query=query, keep=lambda _: None, most=LARGEST_BYTES
-        )
+        path, query = _selected(resource, selection)
+        query |= {"limit": "1"}
+        page = self._http.page(path, query=query, keep=lambda _: None, most=LARGEST_BYTES)
         return page.resource_version
 
     def create(
@@ -358,16 +339,14 @@ class KubeApi:
             options["gracePeriodSeconds"] = grace_seconds
         self._http.call("DELETE", resource.path(namespace, name), body=options)
 
-    def watch(  # noqa: PLR0913 - the API's own parameters
+    def watch(
         self,
         resource: Resource,
         *,
-        namespace: str = "",
-        label_selector: str = "",
-        field_selector: str = "",
         resource_version: str,
         timeout_seconds: float,
         keep: Keep = whole,
+        **selection: Unpack[Selection],
     ) -> WatchStream:
         """Follow changes after ``resource_version``, with bookmarks, until the server ends it.
 
@@ -375,12 +354,10 @@ class KubeApi:
         watch after ``timeout_seconds``; silence for 10 s longer than that is a broken connection.
         Close the stream to end it earlier.
         """
-        path = resource.path(namespace)
-        query = {
+        path, query = _selected(resource, selection)
+        query |= {
             "watch": "true",
             "allowWatchBookmarks": "true",
-            "labelSelector": label_selector,
-            "fieldSelector": field_selector,
             "resourceVersion": resource_version,
             "timeoutSeconds": str(max(1, round(timeout_seconds))),
         }
@@ -388,6 +365,15 @@ class KubeApi:
         return self._http.stream(
             path, query=query, silence_seconds=silence, keep=keep, what=str(resource)
         )
+
+
+def _selected(resource: Resource, selection: Selection) -> tuple[str, dict[str, str]]:
+    """Path and query of a list or watch."""
+    query = {
+        "labelSelector": selection.get("label_selector", ""),
+        "fieldSelector": selection.get("field_selector", ""),
+    }
+    return resource.path(selection.get("namespace", "")), query
 
 
 def _namespace(body: Obj) -> str:

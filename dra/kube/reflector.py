@@ -12,22 +12,14 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal, TypedDict, Unpack
+from typing import Literal, Unpack
 
 from dra.common.resources import Obj, ObjectKey, Resource, at
-from dra.kube.client import KubeApi
+from dra.kube.client import KubeApi, Selection
 from dra.kube.errors import ForbiddenError, GoneError, KubeError, ObjectNotFoundError
 from dra.kube.http import Keep, WatchEvent, WatchStream, whole
 from dra.kube.loop import Loop
 from dra.kube.timing import Backoff, Clock, SystemClock
-
-
-class Selection(TypedDict, total=False):
-    """Selection of the objects of a resource to mirror; without any of these fields all are."""
-
-    namespace: str
-    label_selector: str
-    field_selector: str
 
 
 @dataclass(frozen=True, slots=True)
