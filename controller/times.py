@@ -83,6 +83,9 @@ NODE_REFUSED_SHORTEST = 1.0
 # Allocations that are taken back on a node within this time count as one refusal.
 SAME_REFUSAL = 1.0
 
+# A slice could not be made on a GPU: the GPU is left out, for twice as long if that happens again.
+GPU_FAILED = (20.0, 600.0)
+
 # Another driver has this long to serve a pod that we allocated. Then other pods of its template are
 # tried, and held pods are told why they wait.
 ANOTHER_DRIVER_SERVES = 10.0

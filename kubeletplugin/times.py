@@ -234,6 +234,10 @@ GATE_FIRST_SECONDS, GATE_LONGEST_SECONDS = 600.0, 4 * 3600.0
 """First and longest pause before a feature gate is probed again: a gate changes only when the API
 server restarts."""
 
+FAILED_FIRST_SECONDS, FAILED_LONGEST_SECONDS = 20.0, 600.0
+"""First and longest time for which slices of a GPU are not to be allocated after one could not be
+made; the failure is remembered for the longest after that."""
+
 HANDOVER_SECONDS = 2.0
 """Time that the controller is given to learn that it no longer allocates on this node."""
 

@@ -29,11 +29,11 @@ from math import inf
 from controller import times
 from controller.cluster.cluster import Cluster
 from controller.cluster.records import Refusal
+from controller.queue.refused import About, Refused
 from dra.claims.reasons import Obstacle, Reason
 from dra.gpu.holdings import find_blocker
 from dra.gpu.inventory import FailedClaim, Inventory
 from dra.gpu.names import DeviceNameError, MigDevice, parse_device
-from dra.kube.timing import LeftOut
 from dra.pods.nodefit import NodeFacts
 
 TOPOLOGIES = (
@@ -79,11 +79,12 @@ class Refusals:
     last refusal is the oldest. ``now`` gives monotonic seconds.
     """
 
-    def __init__(self, cluster: Cluster, now: Callable[[], float]) -> None:
+    def __init__(self, cluster: Cluster, refused: Refused, now: Callable[[], float]) -> None:
         self._cluster = cluster
+        self._refused = refused
         self._now = now
         self._templates: dict[str, _Template] = {}
-        self._gpus: LeftOut[tuple[str, str]] = LeftOut(now)
+        self._gpus_out: set[tuple[str, str]] = set()
 
     # -- nodes
 
@@ -195,17 +196,19 @@ class Refusals:
 
     @property
     def due(self) -> float:
-        """The monotonic time at which the next GPU is let in again, or its failure is forgotten."""
-        return self._gpus.due
+        """The monotonic time at which the next GPU is let in again; inf if none is."""
+        found = (self._refused.find(About.GPU, gpu) for gpu in self._gpus_out)
+        return min((r.until if r is not None else -inf for r in found), default=inf)
 
     def remembers(self, node: str, devices: Iterable[str]) -> bool:
         """True if a slice could not be made lately on a GPU of one of the ``devices`` of a node."""
-        return any(self._gpus.remembers((node, _gpu_of(device))) for device in devices)
+        gpus, long = ((node, _gpu_of(device)) for device in devices), times.GPU_FAILED[1]
+        return any(self._refused.knows(About.GPU, gpu, within=long) for gpu in gpus)
 
     def prove(self, node: str, devices: Iterable[str]) -> None:
         """Note that slices were made on GPUs of a node which had been let in again."""
         for device in devices:
-            self._gpus.prove((node, _gpu_of(device)))
+            self._refused.prove(About.GPU, (node, _gpu_of(device)))
 
     def note_failures(self, node: str) -> None:
         """Leave out the GPUs of failed Prepares in a node's MigNode that were not noted before."""
@@ -221,14 +224,17 @@ class Refusals:
 
     def leave_out(self, node: str, gpu: str) -> None:
         """Leave out ``gpu-<minor>`` of a node, on which a slice could not be made."""
-        self._gpus.fail((node, gpu))
+        self._refused.again(About.GPU, (node, gpu), pauses=times.GPU_FAILED)
+        self._gpus_out.add((node, gpu))
         self._cluster.fleet.leave_out(node, gpu, BY_GPU)
 
     def expire(self) -> None:
         """Let in again the GPUs that were out for long enough."""
-        for node, gpu in self._gpus.expire():
-            self._cluster.fleet.leave_out(node, gpu, "")
-            self._cluster.make_room(node)
+        for node, gpu in [*self._gpus_out]:
+            if self._refused.find(About.GPU, (node, gpu)) is None:
+                self._gpus_out.discard((node, gpu))
+                self._cluster.fleet.leave_out(node, gpu, "")
+                self._cluster.make_room(node)
 
 
 def _ease(refusal: Refusal) -> None:

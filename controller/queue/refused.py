@@ -37,6 +37,8 @@ class About(Enum):
     """Holds there were in vain: nodes."""
     UNMOVED = auto()
     """Holds waited for them in vain: claims, by UID."""
+    GPU = auto()
+    """A slice could not be made: GPUs, by node and name."""
 
 
 class Room:
@@ -98,6 +100,21 @@ class Refused:
         now = self._now()
         self._known[about].put(what, Refusal(why, now, now + seconds, room))
 
+    def again(self, about: About, what: Hashable, *, pauses: tuple[float, float]) -> None:
+        """Refuse ``what`` for the first of ``pauses``, or for twice as long as the last time.
+
+        If it is still refused that begins anew, and is no longer than before. What was not refused
+        for the longest of ``pauses`` is forgotten.
+        """
+        now, known = self._now(), self._known[about].find(what)
+        if known is None or now >= known.until + pauses[1]:
+            known = Refusal(_UNTOLD, -inf, -inf, pause=times.growing(pauses))
+            self._known[about].put(what, known)
+        if now >= known.until:
+            known.again(now)
+        else:
+            known.at, known.until = now, now + known.until - known.at
+
     def find(
         self, about: About, what: Hashable, could_serve: CouldServe | None = None
     ) -> Refusal | None:
@@ -122,13 +139,20 @@ class Refused:
                 refusal.room, refusal.changed = room.version, True
         return not refusal.changed or now < refusal.at + times.REFUSAL_DETAILS
 
+    def prove(self, about: About, what: Hashable) -> None:
+        """Forget a refusal of ``what`` whose time is over: it was tried since, and was right."""
+        known = self._known[about].find(what)
+        if known is not None and self._now() >= known.until:
+            self._known[about].drop(what)
+
     def standing(self, about: About) -> Iterator[Hashable]:
         """Keys of the refusals whose time is not over."""
         return (what for what, known in self._known[about].items() if self._now() < known.until)
 
-    def knows(self, about: About, what: Hashable) -> bool:
-        """True if ``what`` is refused, or was and has not been forgotten."""
-        return self._known[about].find(what) is not None
+    def knows(self, about: About, what: Hashable, *, within: float = inf) -> bool:
+        """True if ``what`` is refused, or was ``within`` so many seconds and is not forgotten."""
+        known = self._known[about].find(what)
+        return known is not None and self._now() < known.until + within
 
     def keep(self, about: About, present: Collection[Hashable]) -> None:
         """Forget what is not ``present`` any more."""

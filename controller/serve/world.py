@@ -187,7 +187,7 @@ class World:
         self.line = WaitingLine(
             cluster, self.allocator, reporter, self.decisions, self.refused, now=now
         )
-        self.refusals = Refusals(cluster, now)
+        self.refusals = Refusals(cluster, self.refused, now)
         self.labels = LabelPace()
         self.nominating = Nominating()
         most = options.moves_per_hour

@@ -5,13 +5,10 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import inf
-from typing import Generic, Protocol, TypeVar
-
-K = TypeVar("K", bound=Hashable)
+from typing import Protocol
 
 
 class Clock(Protocol):
@@ -117,79 +114,6 @@ class TokenBucket:
             return False
         self._tokens -= 1
         return True
-
-
-FIRST_SECONDS = 20.0
-LONGEST_SECONDS = 600.0
-"""First and longest pause of a key in :class:`LeftOut`."""
-
-
-class LeftOut(Generic[K]):
-    """Keys that failed, each left out for a while. Not thread-safe.
-
-    A key that fails again after it was let in is left out for twice as long, up to
-    ``LONGEST_SECONDS``. A key that has not failed for that long since it was let in is forgotten.
-    If a key fails while it is out, its pause begins anew with the same length. ``now`` returns
-    monotonic seconds.
-    """
-
-    def __init__(self, now: Callable[[], float]) -> None:
-        self._now = now
-        self._pauses: dict[K, Backoff] = {}
-        self._out: set[K] = set()
-
-    @property
-    def due(self) -> float:
-        """The monotonic time at which the next key is let in again, or forgotten; inf if none."""
-        return min(map(self._due, self._pauses), default=inf)
-
-    def remembers(self, key: K) -> bool:
-        """True if the key failed, and not long ago."""
-        return key in self._pauses
-
-    def fail(self, key: K) -> None:
-        """Leave a key out that has failed."""
-        pause = self._pauses.get(key)
-        if pause is None:
-            pause = Backoff(first=FIRST_SECONDS, limit=LONGEST_SECONDS, jitter=0)
-            self._pauses[key] = pause
-        if key in self._out:
-            pause.postpone(self._now())
-        else:
-            pause.fail(self._now())
-            self._out.add(key)
-
-    def prove(self, key: K) -> None:
-        """Forget the failure of a key that did not fail after it was let in again."""
-        if key not in self._out:
-            self._pauses.pop(key, None)
-
-    def expire(self) -> list[K]:
-        """Let in keys that were out for long enough, and forget keys that have not failed for long.
-
-        Returns the keys that were let in.
-        """
-        if not self._pauses:
-            return []
-        now = self._now()
-        over = [key for key in self._pauses if self._due(key) <= now]
-        let_in = [key for key in over if key in self._out]
-        for key in over:
-            if key not in self._out:
-                del self._pauses[key]
-        self._out.difference_update(let_in)
-        return let_in
-
-    def out(self) -> frozenset[K]:
-        """The keys that are left out."""
-        return frozenset(self._out)
-
-    def remembered(self) -> frozenset[K]:
-        """The keys that failed not long ago: those that are out, and those let in again."""
-        return frozenset(self._pauses)
-
-    def _due(self, key: K) -> float:
-        return self._pauses[key].until + (0.0 if key in self._out else LONGEST_SECONDS)
 
 
 def rfc3339(moment: datetime) -> str:

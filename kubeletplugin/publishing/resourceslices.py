@@ -15,7 +15,6 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from math import inf
 from typing import Any
 
 from msgspec import Raw
@@ -28,7 +27,7 @@ from dra.gpu.inventory import AllocatorKind, Gpu, InstanceState, Inventory, Publ
 from dra.kube.client import KubeApi
 from dra.kube.errors import ForbiddenError, InvalidError, KubeError, ObjectNotFoundError
 from dra.kube.http import whole
-from dra.kube.timing import Backoff, Clock, LeftOut
+from dra.kube.timing import Backoff, Clock
 from dra.resourceslices.partitions import Doubts, Offered, offered
 from dra.resourceslices.resourceslices import (
     FIELD,
@@ -265,41 +264,60 @@ class FailedGpus:
         self._on_change = on_change
         self._clock = clock
         self._lock = threading.Lock()
-        self._failures: LeftOut[str] = LeftOut(self._clock.monotonic)
+        self._pauses: dict[str, Backoff] = {}
 
     def failed(self, gpus: Iterable[str]) -> None:
         """Take note that a slice could not be made on these GPUs (UUIDs)."""
         with self._lock:
+            now = self._clock.monotonic()
             for gpu in gpus:
-                self._failures.fail(gpu)
+                pause = self._pauses.setdefault(
+                    gpu,
+                    Backoff(
+                        first=times.FAILED_FIRST_SECONDS,
+                        limit=times.FAILED_LONGEST_SECONDS,
+                        jitter=0.0,
+                    ),
+                )
+                if pause.left(now):
+                    pause.postpone(now)
+                else:
+                    pause.fail(now)
         self._on_change()
 
     def prove(self, gpus: Iterable[str]) -> None:
         """Take note that slices were made on these GPUs (UUIDs)."""
+        now = self._clock.monotonic()
         with self._lock:
-            before = self._failures.remembered()
-            for gpu in gpus:
-                self._failures.prove(gpu)
-            is_changed = self._failures.remembered() != before
-        if is_changed:
+            proven = {g for g in gpus if g in self._pauses and not self._pauses[g].left(now)}
+            self._pauses = {g: p for g, p in self._pauses.items() if g not in proven}
+        if proven:
             self._on_change()
 
     def doubts(self, gpus: Iterable[Gpu]) -> Doubts:
         """GPUs whose slices are not to be allocated, or are to be made before a pod is bound."""
         with self._lock:
-            self._failures.expire()
+            now = self._clock.monotonic()
+            self._pauses = {gpu: p for gpu, p in self._pauses.items() if _forgotten(p) > now}
             made_first = {
                 BindingConditions.NEVER: frozenset[str](),
-                BindingConditions.AFTER_FAILURE: self._failures.remembered(),
+                BindingConditions.AFTER_FAILURE: frozenset(self._pauses),
                 BindingConditions.ALWAYS: frozenset(gpu.uuid for gpu in gpus),
             }
-            return Doubts(self._failures.out(), made_first[self._binding])
+            out = frozenset(gpu for gpu, pause in self._pauses.items() if pause.left(now))
+            return Doubts(out, made_first[self._binding])
 
     def due(self) -> float | None:
         """Seconds until the doubts change by themselves; None if they will not."""
+        now = self._clock.monotonic()
         with self._lock:
-            due = self._failures.due
-        return None if due == inf else max(0.0, due - self._clock.monotonic())
+            due = (p.left(now) or _forgotten(p) - now for p in self._pauses.values())
+            return min((max(0.0, seconds) for seconds in due), default=None)
+
+
+def _forgotten(pause: Backoff) -> float:
+    """The monotonic time at which a failure is forgotten, if there is no other."""
+    return pause.until + times.FAILED_LONGEST_SECONDS
 
 
 class Unaccounted:

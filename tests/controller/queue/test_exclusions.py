@@ -25,7 +25,7 @@ class Hand:
 
 
 def refusals_at(now: Hand) -> Refusals:
-    return Refusals(cast("Cluster", None), now)
+    return Refusals(cast("Cluster", None), Refused(now), now)
 
 
 def test_a_refused_node_stays_out_twice_as_long_every_time_up_to_five_minutes() -> None:

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from controller import times
 from controller.queue.refusals import BY_GPU
 from dra.gpu.inventory import FailedClaim, Gpu
 from dra.gpu.mignode import to_mignode
-from dra.kube.timing import FIRST_SECONDS, LONGEST_SECONDS
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.objects import (
     allocated,
@@ -27,6 +27,8 @@ BEST = [gpu(0, instances=(instance("1g.5gb", 6),)), gpu(1)]
 
 
 REFUSING = "GPU-node-a-0"
+
+FIRST, LONGEST = times.GPU_FAILED
 
 
 def fails(
@@ -73,7 +75,7 @@ def test_after_a_failure_another_gpu_is_taken_for_a_while() -> None:
     bench = with_claim()
     fails(bench, 1)
     assert place(bench, "n") == "gpu-1"
-    bench.run(seconds=FIRST_SECONDS - 1)
+    bench.run(seconds=FIRST - 1)
     assert place(bench, "o") == "gpu-1"
     bench.run(seconds=1)
     assert not is_out(bench)
@@ -91,7 +93,7 @@ def test_a_gpu_that_refuses_one_claim_again_and_again_has_refused_one() -> None:
     bench = with_claim()
     fails(bench, 1)
     for number in range(2, 12):
-        bench.run(seconds=FIRST_SECONDS / 10)
+        bench.run(seconds=FIRST / 10)
         fails(bench, number)
     assert not is_out(bench)
     assert place(bench, "n") == "gpu-0"
@@ -100,11 +102,11 @@ def test_a_gpu_that_refuses_one_claim_again_and_again_has_refused_one() -> None:
 def test_the_next_claim_that_a_gpu_refuses_has_it_stay_out_twice_as_long() -> None:
     bench = with_claim()
     fails(bench, 1)
-    bench.run(seconds=FIRST_SECONDS)
+    bench.run(seconds=FIRST)
     fails(bench, 1)
     assert not is_out(bench)
     fails(bench, 2, claim_name="d")
-    bench.run(seconds=2 * FIRST_SECONDS - 1)
+    bench.run(seconds=2 * FIRST - 1)
     assert is_out(bench)
     bench.run(seconds=1)
     assert not is_out(bench)
@@ -113,9 +115,9 @@ def test_the_next_claim_that_a_gpu_refuses_has_it_stay_out_twice_as_long() -> No
 def test_a_claim_that_is_refused_meanwhile_has_the_gpu_stay_out_as_long_again() -> None:
     bench = with_claim()
     fails(bench, 1)
-    bench.run(seconds=FIRST_SECONDS / 2)
+    bench.run(seconds=FIRST / 2)
     fails(bench, 2, claim_name="d")
-    bench.run(seconds=FIRST_SECONDS - 1)
+    bench.run(seconds=FIRST - 1)
     assert is_out(bench)
     bench.run(seconds=1)
     assert not is_out(bench)
@@ -124,11 +126,11 @@ def test_a_claim_that_is_refused_meanwhile_has_the_gpu_stay_out_as_long_again() 
 def test_a_failure_is_forgotten_after_long() -> None:
     bench = with_claim()
     fails(bench, 1)
-    bench.run(seconds=FIRST_SECONDS)
-    bench.run(seconds=LONGEST_SECONDS)
+    bench.run(seconds=FIRST)
+    bench.run(seconds=LONGEST)
     fails(bench, 2, claim_name="d")
     assert is_out(bench)
-    bench.run(seconds=FIRST_SECONDS)
+    bench.run(seconds=FIRST)
     assert not is_out(bench)
 
 
@@ -137,7 +139,7 @@ def test_who_can_go_nowhere_else_is_told_and_served_when_the_gpu_is_let_in_again
     fails(bench, 1, BEST[0])
     assert place(bench, "n") == ""
     assert any(BY_GPU in message for *_, message in bench.recorder.events)
-    bench.run(seconds=FIRST_SECONDS)
+    bench.run(seconds=FIRST)
     assert bench.devices("n")
 
 

@@ -14,7 +14,6 @@ from controller import times
 from dra.claims.conditions import SLICE_MADE, SLICE_NOT_MADE
 from dra.common.resources import RESOURCE_CLAIMS, Obj
 from dra.gpu.inventory import SETS_CONDITIONS
-from dra.kube.timing import FIRST_SECONDS
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.objects import DRIVER, claim, gpu, mignode, node, pod, request
 from tests.controller.helpers.stored import Stored
@@ -85,7 +84,7 @@ def test_on_a_gpu_where_a_slice_could_not_be_made_lately_they_have_conditions_un
 ) -> None:
     bench = site("node-a")
     bench.world.refusals.leave_out("node-a", gpu_name)
-    bench.run(seconds=FIRST_SECONDS)
+    bench.run(seconds=times.GPU_FAILED[0])
     assert conditions(asked(bench)) == (CONDITIONS if awaits else {})
 
 
@@ -101,7 +100,7 @@ def test_the_pod_is_told_the_words_of_the_node_that_is_left_out() -> None:
 def test_a_gpu_on_which_one_was_made_then_is_as_any_other(told: str) -> None:
     bench = site("node-a")
     bench.world.refusals.leave_out("node-a", "gpu-0")
-    bench.run(seconds=FIRST_SECONDS)
+    bench.run(seconds=times.GPU_FAILED[0])
     asked(bench)
     tell(bench, state="Ready", reason=told)
     bench.claim(claim("d"))

@@ -8,10 +8,7 @@ import pytest
 
 from dra.kube.loop import Loop
 from dra.kube.timing import (
-    FIRST_SECONDS,
-    LONGEST_SECONDS,
     Backoff,
-    LeftOut,
     SystemClock,
     rfc3339,
     rfc3339_micro,
@@ -156,32 +153,6 @@ def test_a_pause_may_begin_again_and_the_next_is_longer() -> None:
     assert pause.left(111.0) == 10.0
     pause.fail(121.0)
     assert (pause.left(121.0), pause.until) == (20.0, 141.0)
-
-
-def test_what_fails_once_it_was_let_in_stays_out_longer_until_it_has_been_well_for_long() -> None:
-    now = 0.0
-    left_out: LeftOut[str] = LeftOut(lambda: now)
-    assert not left_out.remembered()
-    left_out.fail("a")
-    now = 5.0
-    left_out.fail("a")  # while it is out: from now on, and no longer than before
-    assert left_out.due == 5.0 + FIRST_SECONDS
-    assert left_out.expire() == []
-    assert left_out.out() == {"a"}
-    now += FIRST_SECONDS
-    assert left_out.expire() == ["a"]
-    assert not left_out.out()
-    assert left_out.remembers("a")
-    left_out.fail("a")
-    assert left_out.due == now + 2 * FIRST_SECONDS
-    now += 2 * FIRST_SECONDS
-    assert left_out.expire() == ["a"]
-    assert left_out.due == now + LONGEST_SECONDS
-    now += LONGEST_SECONDS
-    assert left_out.expire() == []
-    assert not left_out.remembered()
-    left_out.fail("a")
-    assert left_out.due == now + FIRST_SECONDS
 
 
 def test_times_are_written_in_utc_whatever_zone_they_are_in() -> None:

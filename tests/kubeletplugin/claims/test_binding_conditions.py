@@ -9,14 +9,15 @@ import pytest
 from dra.claims.conditions import SLICE_MADE, SLICE_NOT_MADE
 from dra.common.resources import RESOURCE_CLAIMS
 from dra.gpu.inventory import AllocatorKind, ClaimRef
-from dra.kube import timing as left_out
 from dra.kube.errors import KubeError, UnavailableError
 from kubeletplugin import times
 from kubeletplugin.claims import early
 from kubeletplugin.options import BindingConditions
 from kubeletplugin.publishing import statuses
+from kubeletplugin.publishing.resourceslices import FailedGpus
 from sim.nvml.cabi import Return
 from sim.nvml.faults import Fault
+from tests.dra.kube.clocks import FakeClock
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.publishedslices import devices
 from tests.kubeletplugin.helpers.rig import Rig
@@ -146,7 +147,7 @@ def test_what_cannot_be_made_is_told_and_the_gpu_left_out_for_a_while(
     rig.set_status(ref, reservedFor=None)
     assert rig.statuses_idle()
     assert told(rig, ref) == both
-    monkeypatch.setattr(left_out, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(times, "FAILED_FIRST_SECONDS", 0.0)
     rig.restart()
     wait_for("no taints", lambda: values(rig, 0) == {""})
     failing = awaited(rig, BESIDE)
@@ -232,3 +233,32 @@ def test_it_is_published_of_all_slices_where_that_is_asked_for(
     assert {
         (*d["bindingConditions"], *d["bindingFailureConditions"]) for d in devices(rig).values()
     } == {(SLICE_MADE, SLICE_NOT_MADE)}
+
+
+def test_what_fails_once_it_was_let_in_stays_out_longer_until_it_has_been_well_for_long() -> None:
+    first, longest, clock = times.FAILED_FIRST_SECONDS, times.FAILED_LONGEST_SECONDS, FakeClock()
+    failed = FailedGpus(BindingConditions.AFTER_FAILURE, on_change=lambda: None, clock=clock)
+
+    def doubts() -> tuple[bool, bool]:
+        found = failed.doubts(())
+        return "a" in found.left_out, "a" in found.made_first
+
+    failed.failed(["a"])
+    clock.sleep(5.0)
+    failed.failed(["a"])  # while it is out: from now on, and no longer than before
+    assert (failed.due(), doubts()) == (first, (True, True))
+    failed.prove(["a"])
+    assert doubts() == (True, True)
+    clock.sleep(first)
+    assert doubts() == (False, True)
+    failed.failed(["a"])
+    assert failed.due() == 2 * first
+    clock.sleep(2 * first)
+    assert (failed.due(), doubts()) == (longest, (False, True))
+    clock.sleep(longest)
+    assert (failed.due(), doubts()) == (0.0, (False, False))
+    failed.failed(["a"])
+    assert failed.due() == first
+    clock.sleep(first)
+    failed.prove(["a"])
+    assert doubts() == (False, False)
