@@ -270,9 +270,14 @@ class Sent(NamedTuple):
 
 
 @dataclass(slots=True)
-class AlikePods:
-    """Pods of one template that wait for another driver too (``serve.placing``).
+class TemplateRecord:
+    """Pods that are alike: nodes that refused or took one, and what another driver made of them.
 
+    ``refused``: by node, its last refusal; it is ``changed`` if another driver has offered
+    something else there since. ``taken``: nodes that took a pod. ``spared``: nodes whose first
+    refusal was let pass, with the time of that.
+
+    If the pods wait for another driver too (``serve.placing``):
     ``earned``: how many more than one may be unproven at a time, by what was proven so far.
     ``in_vain``: how many more pods were refuted than proven, at least 0.
     ``unproven``: by UID, pods that are allocated and that the other driver has not served.
@@ -280,10 +285,28 @@ class AlikePods:
     waits, and how often it was refuted.
     """
 
+    refused: dict[str, Refusal] = field(default_factory=dict)
+    taken: set[str] = field(default_factory=set)
+    spared: dict[str, float] = field(default_factory=dict)
     earned: float = 0.0
     in_vain: int = 0
     unproven: dict[str, Sent] = field(default_factory=dict)
     held: dict[str, tuple[float, int]] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """Number of nodes that are remembered, and one."""
+        return 1 + len(self.refused) + len(self.taken) + len(self.spared)
+
+    def forget_nodes(self, since: float) -> None:
+        """Forget refusals that were over at the monotonic time ``since``, and all without one."""
+        left = {node: r for node, r in self.refused.items() if r.until > since}
+        if self.refused and not left:
+            self.taken.clear()
+            self.spared.clear()
+        self.refused = left
+        if all(at <= since for at in self.spared.values()):
+            self.spared.clear()
 
 
 @dataclass(frozen=True, slots=True)

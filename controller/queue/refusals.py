@@ -23,14 +23,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
 from math import inf
 
 from controller import times
 from controller.cluster.cluster import Cluster
-from controller.cluster.records import Refusal
+from controller.cluster.records import Refusal, TemplateRecord
 from controller.queue.refused import About, Refused
 from dra.claims.reasons import Obstacle, Reason
+from dra.common.cache import BoundedCache
 from dra.gpu.holdings import find_blocker
 from dra.gpu.inventory import FailedClaim, Inventory
 from dra.gpu.names import DeviceNameError, MigDevice, parse_device
@@ -46,44 +46,29 @@ TOPOLOGIES = (
 MOST = 50_000
 """Upper bound on the templates and nodes that are remembered: some 300 bytes each."""
 
+_TEMPLATES = 4096
+"""Upper bound on the templates alone."""
+
 BY_SCHEDULER = "kube-scheduler took an allocation there back; left out for a while"
 _BY_SCHEDULER = Obstacle(Reason.TAKEN_BACK, BY_SCHEDULER)
 BY_GPU = "a slice could not be made on it lately; it is tried again after a while"
 
 
-@dataclass(slots=True)
-class _Template:
-    """Nodes that refused pods of a template, and nodes that took one.
-
-    ``refused``: by node, its last refusal; it is ``changed`` if another driver has offered
-    something else there since. ``spared``: nodes whose first refusal was let pass, with the time of
-    that.
-    """
-
-    refused: dict[str, Refusal] = field(default_factory=dict)
-    taken: set[str] = field(default_factory=set)
-    spared: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def size(self) -> int:
-        return 1 + len(self.refused) + len(self.taken) + len(self.spared)
-
-
-_NOTHING = _Template()
+_NOTHING = TemplateRecord()
 
 
 class Refusals:
     """Nodes left out by template, and GPUs left out by node. Not thread-safe.
 
-    Templates are those of ``KnownPods.template``. If there are too many, those are forgotten whose
-    last refusal is the oldest. ``now`` gives monotonic seconds.
+    ``templates``: records by ``KnownPods.template``; if there are too many, those are forgotten
+    that were not asked for longest. ``now`` gives monotonic seconds.
     """
 
     def __init__(self, cluster: Cluster, refused: Refused, now: Callable[[], float]) -> None:
         self._cluster = cluster
         self._refused = refused
         self._now = now
-        self._templates: dict[str, _Template] = {}
+        self.templates: BoundedCache[str, TemplateRecord] = BoundedCache(_TEMPLATES)
         self._gpus_out: set[tuple[str, str]] = set()
 
     # -- nodes
@@ -91,7 +76,7 @@ class Refusals:
     def spare(self, template: str, node: str) -> bool:
         """Let a refusal by ``node`` pass; returns False if one was let pass before."""
         self._forget_old()
-        known = self._templates.setdefault(template, _Template())
+        known = self.templates.get(template, TemplateRecord)
         if node in known.spared:
             return False
         known.spared[node] = self._now()
@@ -104,7 +89,7 @@ class Refusals:
         """
         now = self._now()
         self._forget_old()
-        known = self._templates[template] = self._templates.pop(template, _Template())
+        known = self.templates.get(template, TemplateRecord)
         refusal = known.refused.get(node)
         if refusal is None:
             pause = times.growing(times.NODE_REFUSED)
@@ -114,8 +99,11 @@ class Refusals:
         if now - refusal.at >= times.SAME_REFUSAL:
             refusal.changed = False
             seconds = refusal.again(now)
-        while len(self._templates) > 1 and sum(t.size for t in self._templates.values()) > MOST:
-            del self._templates[next(iter(self._templates))]
+        size = sum(each.size for each in self.templates.values())
+        for oldest, each in [*self.templates.items()][:-1] if size > MOST else ():
+            if size > MOST:
+                self.templates.drop(oldest)
+                size -= each.size
         return seconds
 
     def excluded(self, template: str) -> dict[str, str]:
@@ -128,7 +116,7 @@ class Refusals:
         return min((r.until for r in refused if r.until > now), default=None)
 
     def ease(self, node: str) -> None:
-        for known in self._templates.values():
+        for known in self.templates.values():
             if (refusal := known.refused.get(node)) is not None:
                 _ease(refusal)
 
@@ -137,7 +125,7 @@ class Refusals:
 
         The node is let in again soon, and is not tried last any more.
         """
-        for known in self._templates.values():
+        for known in self.templates.values():
             for name in (node,) if node else known.refused:
                 if (refusal := known.refused.get(name)) is not None:
                     _ease(refusal)
@@ -175,22 +163,14 @@ class Refusals:
                 if better:
                     yield nodes.keys() - better
 
-    def _of(self, template: str) -> _Template:
-        return self._templates.get(template, _NOTHING)
+    def _of(self, template: str) -> TemplateRecord:
+        return self.templates.find(template) or _NOTHING
 
     def _forget_old(self) -> None:
         """Forget refusals that were not repeated for long."""
         since = self._now() - times.NODE_REFUSED[1]
-        for template, known in [*self._templates.items()]:
-            left = {n: r for n, r in known.refused.items() if r.until > since}
-            if known.refused and not left:
-                del self._templates[template]
-                continue
-            known.refused = left
-            if all(at <= since for at in known.spared.values()):
-                known.spared.clear()
-            if known.size == 1:
-                del self._templates[template]
+        for known in self.templates.values():
+            known.forget_nodes(since)
 
     # -- GPUs
 

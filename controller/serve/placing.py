@@ -23,7 +23,7 @@ from dataclasses import replace
 from functools import partial
 
 from controller import times
-from controller.cluster.records import AlikePods, PodRecord, Sent
+from controller.cluster.records import PodRecord, Sent, TemplateRecord
 from controller.queue.refusals import BY_SCHEDULER
 from controller.queue.refused import About, CouldServe
 from controller.queue.searches import alike
@@ -65,7 +65,7 @@ def wait_for_others(world: World, record: PodRecord, *, is_known: bool) -> Wait 
     wait, unless more of its template was refuted than proven.
     """
     template, now, uid = world.cluster.pod_index.template(record.pod), world.now(), record.pod.uid
-    known = world.alike.find(template)
+    known = world.refusals.templates.find(template)
     if known is None or (is_known and known.earned >= 0):
         return None
     others = sum(sent.until > now for other, sent in known.unproven.items() if other != uid)
@@ -83,19 +83,19 @@ def wait_for_others(world: World, record: PodRecord, *, is_known: bool) -> Wait 
     return Wait(None, (), group, told_at) if now < told_at else Wait(_OTHERS_FIRST, (), group)
 
 
-def _at_once(known: AlikePods) -> int:
+def _at_once(known: TemplateRecord) -> int:
     return 1 + max(0, int(known.earned), min(MOST, known.in_vain // IN_VAIN))
 
 
 def unproven(world: World) -> Iterator[Sent]:
     """All unproven pods that still count, of every template."""
     now = world.now()
-    for known in world.alike.values():
+    for known in world.refusals.templates.values():
         yield from (sent for sent in known.unproven.values() if sent.until > now)
 
 
 def unproven_nodes(world: World, template: str) -> set[str]:
-    known, now = world.alike.find(template), world.now()
+    known, now = world.refusals.templates.find(template), world.now()
     sent = known.unproven.values() if known is not None else ()
     return {each.node for each in sent if each.until > now}
 
@@ -105,7 +105,7 @@ def begin_unproven(
 ) -> Look:
     """Note that a pod is being allocated on ``node``; other drivers are to serve ``claims``."""
     record.alike = world.cluster.pod_index.template(record.pod)
-    known = world.alike.get(record.alike, AlikePods)
+    known = world.refusals.templates.get(record.alike, TemplateRecord)
     known.held.pop(record.pod.uid, None)
     end = world.now() + times.ANOTHER_DRIVER_SERVES
     known.unproven[record.pod.uid] = Sent(end, node, claims)
@@ -114,7 +114,7 @@ def begin_unproven(
 
 def watch_unproven(world: World, record: PodRecord) -> Iterator[Act]:
     """Watch a pod that has our devices, maybe by an earlier leader, but not another driver's."""
-    known = world.alike.find(world.cluster.pod_index.template(record.pod))
+    known = world.refusals.templates.find(world.cluster.pod_index.template(record.pod))
     sent = known.unproven.get(record.pod.uid) if known is not None else None
     if sent is None:
         yield begin_unproven(world, record)
@@ -148,9 +148,9 @@ def end_unproven(world: World, record: PodRecord) -> None:
         world.agenda.room_made()
 
 
-def _take(world: World, record: PodRecord) -> AlikePods | None:
+def _take(world: World, record: PodRecord) -> TemplateRecord | None:
     """Stop counting a pod as unproven or held; returns its template if it was unproven."""
-    known = world.alike.find(record.alike) if record.alike else None
+    known = world.refusals.templates.find(record.alike) if record.alike else None
     record.alike = ""
     if known is None:
         return None

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from controller import times
 from controller.cluster.cluster import Cluster
-from controller.cluster.records import AlikePods, PodRecord
+from controller.cluster.records import PodRecord
 from controller.options import Options
 from controller.queue.agenda import Agenda
 from controller.queue.line import WaitingLine
@@ -203,7 +203,6 @@ class World:
         """By template."""
         self.gangs_rest_until = float("-inf")
         """Monotonic time before which no decision of a gang goes on, so that other work is done."""
-        self.alike: BoundedCache[str, AlikePods] = BoundedCache(_TEMPLATES)
 
     # -- what rules ask
 
