@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -16,7 +16,8 @@ from dra.claims.classes import DEVICES
 from dra.claims.reasons import Reason
 from dra.common.resources import Obj
 from dra.kube.timing import seconds_since
-from dra.monitoring import PREFIX, WHOLE_GPU
+from dra.monitoring import WHOLE_GPU
+from dra.monitoring.metrics import Meters, family
 
 _DECISION_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
 _LATENCY_SECONDS = (0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 300, 900, 3600)
@@ -52,45 +53,36 @@ class ControllerMetrics(Collector):
         now: Callable[[], datetime],
     ) -> None:
         self._now = now
-        self._decisions = Histogram(
-            f"{PREFIX}decision_duration_seconds",
+        meters = Meters(registry)
+        self._decisions = meters.histogram(
+            "decision_duration_seconds",
             "Time to decide where the claims of one pod go; outcome is placed or none.",
-            ["outcome"],
-            registry=registry,
-            buckets=_DECISION_SECONDS,
+            _DECISION_SECONDS,
+            "outcome",
         )
-        self._latency = Histogram(
-            f"{PREFIX}claim_allocated_seconds",
+        self._latency = meters.histogram(
+            "claim_allocated_seconds",
             "From the creation of a claim, which has whole seconds, to its allocation.",
-            registry=registry,
-            buckets=_LATENCY_SECONDS,
+            _LATENCY_SECONDS,
         )
-        self._devices = Counter(
-            f"{PREFIX}allocated_devices_total",
-            "Devices that were allocated.",
-            ["profile"],
-            registry=registry,
+        self._devices = meters.counter(
+            "allocated_devices_total", "Devices that were allocated.", "profile"
         )
-        leader = Gauge(
-            f"{PREFIX}leader", "1 while this controller allocates, 0 otherwise.", registry=registry
-        )
+        leader = meters.gauge("leader", "1 while this controller allocates, 0 otherwise.")
         leader.set_function(lambda: float(leads()))
-        self._unreadable = Gauge(
-            f"{PREFIX}unreadable_mignodes",
+        self._unreadable = meters.gauge(
+            "unreadable_mignodes",
             "Nodes on which nothing is allocated, as their MigNodes cannot be read.",
-            registry=registry,
         )
-        room_making = Counter(
-            f"{PREFIX}room_making_total",
+        room_making = meters.counter(
+            "room_making_total",
             "Pods that were moved or ended so that another has room, and how often that stopped.",
-            ["reason"],
-            registry=registry,
+            "reason",
         )
-        self._steered = Counter(
-            f"{PREFIX}steered_pods_total",
+        self._steered = meters.counter(
+            "steered_pods_total",
             "Pods that were sent to kube-scheduler, by what it did: nominated, elsewhere, refused.",
-            ["outcome"],
-            registry=registry,
+            "outcome",
         )
         self._room_making = {r: room_making.labels(r.value) for r in _ROOM_MAKING}
         self._waits: WaitingClaims = tuple
@@ -140,32 +132,25 @@ class ControllerMetrics(Collector):
         ages: dict[Reason, list[float]] = defaultdict(list)
         for reason, created in {uid: (reason, at) for uid, reason, at in self._waits()}.values():
             ages[reason].append(seconds_since(created, now) or 0.0)
-        count = GaugeMetricFamily(
-            f"{PREFIX}waiting_claims", "Claims that wait for an allocation.", labels=["reason"]
-        )
-        oldest = GaugeMetricFamily(
-            f"{PREFIX}waiting_claim_oldest_seconds",
-            "Age of the oldest claim that waits.",
-            labels=["reason"],
-        )
-        for reason, found in sorted(ages.items()):
-            count.add_metric([reason.value], len(found))
-            oldest.add_metric([reason.value], max(found))
-        return [count, oldest]
+        found = [([reason.value], each) for reason, each in sorted(ages.items())]
+        text, labels = "Claims that wait for an allocation.", ["reason"]
+        oldest = "Age of the oldest claim that waits."
+        return [
+            family("waiting_claims", text, labels, ((r, len(each)) for r, each in found)),
+            family("waiting_claim_oldest_seconds", oldest, labels, ((r, max(e)) for r, e in found)),
+        ]
 
 
 def _room(fleet: Fleet | None) -> list[GaugeMetricFamily]:
     """Fragmentation of the GPUs that the controller allocates."""
-    slices = _gauge("memory_slices", "Memory slices of GPUs in MIG mode.", "product", "state")
-    stranded = _gauge(
-        "stranded_memory_slices", "Free ones where what is asked for does not fit.", "product"
-    )
-    largest = _gauge(
-        "largest_placeable_memory_slices", "Those of the largest slice to be had.", "product"
-    )
-    placeable = _gauge(
-        "placeable_slices", "Most slices of the profile alone.", "product", "profile"
-    )
+    slices = family("memory_slices", "Memory slices of GPUs in MIG mode.", ["product", "state"])
+    of_product = ["product"]
+    text = "Free ones where what is asked for does not fit."
+    stranded = family("stranded_memory_slices", text, of_product)
+    text = "Those of the largest slice to be had."
+    largest = family("largest_placeable_memory_slices", text, of_product)
+    text = "Most slices of the profile alone."
+    placeable = family("placeable_slices", text, ["product", "profile"])
     found = rooms(fleet) if fleet is not None else {}
     for product, room in sorted(found.items(), key=_number_of_slices)[:_PRODUCTS]:
         for state in ("held", "free", "withheld"):
@@ -180,10 +165,10 @@ def _room(fleet: Fleet | None) -> list[GaugeMetricFamily]:
 def _quotas(fleet: Fleet | None) -> list[GaugeMetricFamily]:
     """Quotas of classes, and what namespaces hold of these."""
     of_class, of_namespace = ("device_class",), ("namespace", "device_class")
-    devices = _gauge("quota_devices", "Devices that a namespace may hold.", *of_class)
-    memory = _gauge("quota_memory_bytes", "Memory that it may hold.", *of_class)
-    held = _gauge("quota_held_devices", "Devices that it holds.", *of_namespace)
-    held_memory = _gauge("quota_held_memory_bytes", "Memory that it holds.", *of_namespace)
+    devices = family("quota_devices", "Devices that a namespace may hold.", of_class)
+    memory = family("quota_memory_bytes", "Memory that it may hold.", of_class)
+    held = family("quota_held_devices", "Devices that it holds.", of_namespace)
+    held_memory = family("quota_held_memory_bytes", "Memory that it holds.", of_namespace)
     if fleet is not None:
         for name, quota in sorted([*fleet.quotas.limits.items()]):
             if quota.devices is not None:
@@ -192,13 +177,9 @@ def _quotas(fleet: Fleet | None) -> list[GaugeMetricFamily]:
                 memory.add_metric([name], quota.memory_mib * _MIB)
         sums = sorted(fleet.quotas.sums(), key=lambda each: -each[-1])
         for namespace, name, what, number in sums[: 2 * _NAMESPACES]:
-            family = held if what == DEVICES else held_memory
-            family.add_metric([namespace, name], number * (1 if what == DEVICES else _MIB))
+            of = held if what == DEVICES else held_memory
+            of.add_metric([namespace, name], number * (1 if what == DEVICES else _MIB))
     return [devices, memory, held, held_memory]
-
-
-def _gauge(name: str, meaning: str, *labels: str) -> GaugeMetricFamily:
-    return GaugeMetricFamily(f"{PREFIX}{name}", meaning, labels=labels)
 
 
 def _number_of_slices(of_product: tuple[str, ProductRoom]) -> int:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 from prometheus_client import (
     CollectorRegistry,
     Counter,
+    Gauge,
     Histogram,
     ProcessCollector,
     disable_created_metrics,
 )
+from prometheus_client.core import GaugeMetricFamily
 
 from dra.common.resources import Obj
 from dra.kube.events import EventSink
@@ -28,6 +32,37 @@ def daemon_registry() -> CollectorRegistry:
     return registry
 
 
+class Meters:
+    """Makes metrics whose names begin with ``PREFIX``, in one registry."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+
+    def counter(self, name: str, text: str, *labels: str) -> Counter:
+        """A number that only grows; its name ends with ``_total``."""
+        return Counter(f"{PREFIX}{name}", text, labels, registry=self._registry)
+
+    def gauge(self, name: str, text: str) -> Gauge:
+        """A number that is set."""
+        return Gauge(f"{PREFIX}{name}", text, registry=self._registry)
+
+    def histogram(self, name: str, text: str, buckets: Sequence[float], *labels: str) -> Histogram:
+        """Durations by ``buckets`` in seconds; its name ends with ``_seconds``."""
+        return Histogram(f"{PREFIX}{name}", text, labels, buckets=buckets, registry=self._registry)
+
+
+Samples = Iterable[tuple[Sequence[str], float]]
+"""Values of the labels, and the number, of each series."""
+
+
+def family(name: str, text: str, labels: Sequence[str], samples: Samples = ()) -> GaugeMetricFamily:
+    """Numbers that are worked out when somebody reads them."""
+    made = GaugeMetricFamily(f"{PREFIX}{name}", text, labels=labels)
+    for values, value in samples:
+        made.add_metric(values, value)
+    return made
+
+
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _NAMESPACED = 2
 
@@ -36,19 +71,15 @@ class ApiRequests:
     """Counts requests that HttpClient reports, by verb, kind of object and status."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._requests = Counter(
-            f"{PREFIX}api_requests_total",
+        meters = Meters(registry)
+        self._requests = meters.counter(
+            "api_requests_total",
             "Requests to the API server; code is the HTTP status, or none without an answer.",
-            ["method", "resource", "code"],
-            registry=registry,
+            *("method", "resource", "code"),
         )
-        self._times = Histogram(
-            f"{PREFIX}api_request_duration_seconds",
-            "Time to the answer of the API server; of a watch, to its beginning.",
-            ["method"],
-            buckets=_SECONDS,
-            registry=registry,
-        )
+        text = "Time to the answer of the API server; of a watch, to its beginning."
+        name = "api_request_duration_seconds"
+        self._times = meters.histogram(name, text, _SECONDS, "method")
 
     def __call__(self, exchange: Exchange) -> None:
         """Count a request that has ended."""
@@ -72,12 +103,8 @@ class CountingSink:
 
     def __init__(self, sink: EventSink, registry: CollectorRegistry) -> None:
         self._sink = sink
-        self._count = Counter(
-            f"{PREFIX}events_total",
-            "Events that were to be told, before repeated ones are merged.",
-            ["kind", "reason", "type"],
-            registry=registry,
-        )
+        text = "Events that were to be told, before repeated ones are merged."
+        self._count = Meters(registry).counter("events_total", text, "kind", "reason", "type")
 
     def emit(self, regarding: Obj, reason: str, message: str, *, warning: bool = False) -> None:
         """Pass an event on, and count it by kind, reason and type."""

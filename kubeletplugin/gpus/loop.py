@@ -141,8 +141,7 @@ class Regaining:
         self._clock = clock
         self._lost: frozenset[str] = frozenset()
         first, longest = times.REGAIN_FIRST_SECONDS, times.REGAIN_LONGEST_SECONDS
-        self._backoff = Backoff(first=first, limit=longest, jitter=0.0)
-        self._at = 0.0
+        self._pause = Backoff(first=first, limit=longest, jitter=0.0)
 
     def look(self) -> None:
         """Open NVML anew and discover GPUs, if a GPU is lost and the pause is over.
@@ -151,21 +150,22 @@ class Regaining:
             NvmlError: the driver cannot be asked after that.
             HostError: the file with the GPUs' names cannot be written.
         """
-        lost = self._missing()
+        lost, now = self._missing(), self._clock.monotonic()
         if lost - self._lost:
-            self._backoff.reset()
-            self._at = self._clock.monotonic() + self._backoff.next_delay()
+            self._pause.reset()
+            self._pause.fail(now)
         self._lost = lost
-        if not lost or self._clock.monotonic() < self._at:
+        if not lost or self._pause.left(now):
             return
-        delay = self._backoff.next_delay()
-        self._at = self._clock.monotonic() + delay
+        self._pause.fail(now)
         names = ", ".join(sorted(lost))
         if not self._hardware.session.reopen(times.REOPEN_SECONDS):
             _log.info("NVML is not opened anew for %s: calls are under way", names)
             return
         _log.warning(
-            "NVML was opened anew, as %s may answer then; the next time in %d s", names, delay
+            "NVML was opened anew, as %s may answer then; the next time in %d s",
+            names,
+            self._pause.left(now),
         )
         self._hardware.discover()
 

@@ -14,12 +14,13 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from functools import cache
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry
 
 from dra.claims.claims import Claim, Consumer
 from dra.gpu.inventory import ClaimRef
 from dra.kube.timing import seconds_since
-from dra.monitoring import PREFIX, WHOLE_GPU
+from dra.monitoring import WHOLE_GPU
+from dra.monitoring.metrics import Meters
 from kubeletplugin.errors import PluginError, is_permanent
 from kubeletplugin.journal.entries import Entry
 
@@ -158,49 +159,32 @@ class NodeObserver:
         self.profile_of: Callable[[str], str] = lambda _: UNKNOWN
         self._claims = claims or ClaimCache()
         self._now = now
+        meters = Meters(registry)
         self._calls = {
-            operation: Histogram(
-                f"{PREFIX}{operation}_duration_seconds",
+            operation: meters.histogram(
+                f"{operation}_duration_seconds",
                 f"Time to answer kubelet's call to {operation} one claim.",
-                ["profile", "result"],
-                registry=registry,
-                buckets=_CALL_SECONDS,
+                _CALL_SECONDS,
+                *("profile", "result"),
             )
             for operation in Operation
         }
-        self._prepared = Histogram(
-            f"{PREFIX}claim_prepared_seconds",
+        self._prepared = meters.histogram(
+            "claim_prepared_seconds",
             "From the creation of a claim, which has whole seconds, to its slices being ready.",
-            registry=registry,
-            buckets=_LATENCY_SECONDS,
+            _LATENCY_SECONDS,
         )
-        self._lock_wait = Histogram(
-            f"{PREFIX}gpu_lock_wait_seconds",
-            "Time waited for a GPU that was being worked on.",
-            registry=registry,
-            buckets=_WAIT_SECONDS,
-        )
-        nvml_calls = Counter(
-            f"{PREFIX}nvml_calls_total",
-            "Calls of NVML; code is an nvmlReturn_t without its prefix, or HANG.",
-            ["operation", "code"],
-            registry=registry,
-        )
-        nvml_times = Histogram(
-            f"{PREFIX}nvml_call_duration_seconds",
-            "Time that calls of NVML took, or until they were given up.",
-            ["operation"],
-            buckets=_NVML_SECONDS,
-            registry=registry,
-        )
+        text = "Time waited for a GPU that was being worked on."
+        self._lock_wait = meters.histogram("gpu_lock_wait_seconds", text, _WAIT_SECONDS)
+        text = "Calls of NVML; code is an nvmlReturn_t without its prefix, or HANG."
+        nvml_calls = meters.counter("nvml_calls_total", text, "operation", "code")
+        text = "Time that calls of NVML took, or until they were given up."
+        name = "nvml_call_duration_seconds"
+        nvml_times = meters.histogram(name, text, _NVML_SECONDS, "operation")
         # A Prepare makes dozens of calls, and looking a series up takes as long as counting.
         self._nvml_calls, self._nvml_times = cache(nvml_calls.labels), cache(nvml_times.labels)
-        self._actions = Counter(
-            f"{PREFIX}recovery_actions_total",
-            "What the plugin did without being asked to.",
-            ["action"],
-            registry=registry,
-        )
+        text = "What the plugin did without being asked to."
+        self._actions = meters.counter("recovery_actions_total", text, "action")
         for action in Action:
             self._actions.labels(action.value)
 

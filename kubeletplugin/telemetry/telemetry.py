@@ -17,7 +17,8 @@ from pynvml import NVML_ERROR_IN_USE
 from dra.gpu.geometry import Geometry
 from dra.gpu.inventory import Gpu, GpuReason
 from dra.gpu.names import DeviceNameError, MigDevice, parse_device
-from dra.monitoring import PREFIX, WHOLE_GPU
+from dra.monitoring import WHOLE_GPU
+from dra.monitoring.metrics import family
 from dra.monitoring.probes import Probes
 from kubeletplugin.journal.entries import HELD, LEAVING, Entry, State
 from kubeletplugin.journal.journal import Journal
@@ -76,7 +77,7 @@ class NodeMetrics(Collector):
     def collect(self) -> Iterable[GaugeMetricFamily]:
         """Collect all series, as they are now."""
         gpus, entries = self._gpus(), self._journal.entries()
-        yield _gauge(
+        yield family(
             "ready",
             "1 while claims can be served, 0 otherwise.",
             [],
@@ -88,13 +89,13 @@ class NodeMetrics(Collector):
         kept = (e for e in entries if e.state in LEAVING and e.placement is not None and not e.idle)
         # Each claim that shared a slice has an entry; the placement is counted once.
         places = {(names.get(e.gpu, e.gpu), e.placement, _why_unavailable(e)) for e in kept}
-        yield _gauge(
+        yield family(
             "unavailable_placements",
             "Places that nothing new gets, as what was there is not removed yet.",
             ["gpu", "reason"],
             list(Counter((gpu, reason) for gpu, _, reason in places).items()),
         )
-        yield _gauge(
+        yield family(
             "claim_info",
             "1 for every device that a claim has here; gi and ci are NVML's instance ids.",
             ["namespace", "pod", "claim", "gpu_uuid", "mig_uuid", "gi", "ci", "profile"],
@@ -102,7 +103,7 @@ class NodeMetrics(Collector):
         )
 
     def _of_journal(self, entries: Sequence[Entry]) -> Iterable[GaugeMetricFamily]:
-        yield _gauge(
+        yield family(
             "journal_problems",
             "Files of the journal that could not be used when the plugin started.",
             [],
@@ -110,7 +111,7 @@ class NodeMetrics(Collector):
         )
 
         down = {e.claim.uid for e in entries if e.mps and e.state is State.PREPARED and e.note}
-        yield _gauge(
+        yield family(
             "mps_daemons_down",
             "Prepared claims whose MPS daemon does not serve.",
             [],
@@ -144,13 +145,13 @@ def _why_unavailable(entry: Entry) -> str:
 
 def _of_gpus(gpus: Sequence[Gpu]) -> Iterable[GaugeMetricFamily]:
     cut = [(g, g.geometry) for g in gpus if g.geometry is not None]
-    yield _gauge(
+    yield family(
         "gpu_info",
         "1 for every GPU of the node.",
         ["gpu", "gpu_uuid", "product"],
         [((g.name, g.uuid, g.product_name), 1.0) for g in gpus],
     )
-    yield _gauge(
+    yield family(
         "gpu_unavailable",
         "1 for every GPU on which no slice can be made; reason is that of the MigNode.",
         ["gpu", "gpu_uuid", "reason"],
@@ -158,31 +159,31 @@ def _of_gpus(gpus: Sequence[Gpu]) -> Iterable[GaugeMetricFamily]:
     )
     shown = {(g.name, i.profile, i.state.value, i.placement) for g in gpus for i in g.instances}
     states = Counter((gpu, profile, state) for gpu, profile, state, _ in shown)
-    yield _gauge(
+    yield family(
         "slices",
         "GPU instances, and placements that are to become or cease to be one.",
         ["gpu", "profile", "state"],
         list(states.items()),
     )
-    yield _gauge(
+    yield family(
         "gpu_memory_slices",
         "Memory slices of a GPU.",
         ["gpu"],
         [((g.name,), geometry.memory_slices) for g, geometry in cut],
     )
-    yield _gauge(
+    yield family(
         "gpu_free_memory_slices",
         "Memory slices of a GPU that nothing holds.",
         ["gpu"],
         [((g.name,), geometry.memory_slices - g.usage.mask.bit_count()) for g, geometry in cut],
     )
-    yield _gauge(
+    yield family(
         "gpu_largest_placeable_memory_slices",
         "Memory slices of the largest slice that could be made now.",
         ["gpu"],
         [((g.name,), _largest(g, geometry)) for g, geometry in cut],
     )
-    yield _gauge(
+    yield family(
         "placeable_starts",
         "Starts at which a slice of the profile could be made now.",
         ["gpu", "profile"],
@@ -197,12 +198,3 @@ def _of_gpus(gpus: Sequence[Gpu]) -> Iterable[GaugeMetricFamily]:
 def _largest(gpu: Gpu, geometry: Geometry) -> int:
     profile = None if gpu.reason else geometry.largest_placeable(gpu.usage)
     return profile.memory_slices if profile else 0
-
-
-def _gauge(
-    name: str, text: str, labels: Sequence[str], samples: Iterable[tuple[Sequence[str], float]]
-) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(f"{PREFIX}{name}", text, labels=labels)
-    for values, value in samples:
-        family.add_metric(values, value)
-    return family
