@@ -30,19 +30,6 @@ Said = dict[str, tuple[Obstacle, float]]
 
 
 @dataclass(slots=True)
-class Idle:
-    """An unused allocation. Times are monotonic.
-
-    ``since``: the time from which it is unused. ``reason``: the obstacle's reason, empty without
-    one; it has been the same from ``reason_since`` on.
-    """
-
-    since: float
-    reason: str
-    reason_since: float
-
-
-@dataclass(slots=True)
 class Nomination:
     """A pod that waits for ``node``, and of which kube-scheduler is told at the time ``at``.
 
@@ -158,6 +145,8 @@ class PodRecord:
     ``examined``: what it lacks, found in the look that is under way.
     ``gate_lifted``: we have lifted our scheduling gate.
     ``charge_ended``: the node to which it is charged no more, as no scheduler bound it there.
+    ``unused_since``: the time from which its allocation is unused. ``hindered``: the reason of what
+    keeps it from running then, and the time since which that is the same.
     ``lost_since``: the time from which it cannot go to the node of its allocation.
     ``rest``: its slices were given back, as it could not run. ``costly``: its selectors cost too
     much.
@@ -173,7 +162,8 @@ class PodRecord:
     examined: Examined | None = None
     gate_lifted: bool = False
     charge_ended: str = ""
-    idle: Idle | None = None
+    unused_since: float | None = None
+    hindered: tuple[Reason | None, float] = (None, 0.0)
     lost_since: float | None = None
     rest: Refusal | None = None
     costly: Refusal | None = None

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from controller import times
-from controller.cluster.records import Idle, PodRecord, Refusal
+from controller.cluster.records import PodRecord, Refusal
 from controller.serve.binding import may_wait_until
 from controller.serve.nudges import find_refusal
 from controller.serve.world import Act, Look, World, Write
@@ -172,15 +172,14 @@ def hindered(world: World, record: PodRecord, unused: Unused) -> Cause | None:
     """
     cluster, pod, now = world.cluster, record.pod, world.now()
     if not unused and not cluster.pod_index.sent_to(pod):
-        record.idle = None
+        record.unused_since = None
         return None
     hindrance = _hindrance(world, record) if unused else None
-    reason = hindrance.reason.value if hindrance is not None else ""
-    if record.idle is None:
-        record.idle = Idle(now, reason, now)
-    elif record.idle.reason != reason:
-        record.idle.reason, record.idle.reason_since = reason, now
-    kept_until = record.idle.since + times.CHARGED
+    reason = hindrance.reason if hindrance is not None else None
+    if record.unused_since is None or record.hindered[0] is not reason:
+        record.hindered = reason, now
+    record.unused_since = now if record.unused_since is None else record.unused_since
+    kept_until = record.unused_since + times.CHARGED
     if kept_until <= now and not pod.nominated:
         cluster.pod_index.end_charge(pod.key)
     if hindrance is None:
@@ -188,7 +187,7 @@ def hindered(world: World, record: PodRecord, unused: Unused) -> Cause | None:
     patience = times.POD_NOT_BOUND if hindrance is NOT_BOUND else times.POD_HINDERED
     if pod.nominated or cluster.hosts.volumes.are_being_made(pod):
         patience = times.POD_BINDING
-    end = record.idle.reason_since + patience
+    end = record.hindered[1] + patience
     if now < end:
         return Cause(min(end, kept_until) if now < kept_until else end)
     claims = _hindered_claims(world, record, unused, hindrance)
