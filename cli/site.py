@@ -21,7 +21,7 @@ from dra.common.resources import Obj
 from dra.gpu.geometry import Occupant, Placement, Profile, Usage
 from dra.gpu.holdings import Device, occupant_of, why_blocked
 from dra.gpu.inventory import ClaimRef, Gpu, Instance, Inventory
-from dra.gpu.mignode import from_mignode, heartbeat_of, silent_since
+from dra.gpu.mignode import SILENT, from_mignode, heartbeat_of
 from dra.gpu.names import DeviceNameError, GpuDevice, MigDevice, parse_device
 from dra.gpu.shares import Ask, Share, SharesHeld, share_of, sum_of
 
@@ -323,7 +323,7 @@ class _Held(NamedTuple):
 def silence_of(mignode: Obj, now: datetime) -> str:
     """Words for a plugin that has been silent for too long; empty otherwise."""
     last = heartbeat_of(mignode)
-    if last is None or last >= silent_since(now):
+    if last is None or last >= now - SILENT:
         return ""
     return f"its plugin has been silent for {ago(last, now)}"
 

@@ -12,12 +12,11 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from api.mignode import RoomRequest
-from controller.cluster.claims import KnownClaims
+from controller.cluster.claims import KnownClaims, UnnamedClaims
 from controller.cluster.decoder import ParsedSpecs
 from controller.cluster.pods import KnownPods
 from controller.cluster.records import Effects
 from controller.cluster.templates import KnownTemplates
-from controller.cluster.unnamed import UnnamedClaims
 from dra.allocator.fleet import Fleet
 from dra.cel.kinds import Kinds
 from dra.claims.allocation import Allocation
@@ -44,7 +43,7 @@ from dra.common.resources import (
     at,
 )
 from dra.gpu.inventory import ClaimRef, Inventory
-from dra.gpu.mignode import from_mignode, heartbeat_of, silent_since
+from dra.gpu.mignode import SILENT, from_mignode, heartbeat_of
 from dra.gpu.names import defrag
 from dra.kube.reflector import Change, Reflector
 from dra.pods.nodefit import read_node
@@ -166,7 +165,7 @@ class Cluster:
 
     def silent_nodes(self, now: datetime) -> set[str]:
         """Nodes whose plugin has not been heard of for too long; none if that is so of all."""
-        since = silent_since(now)
+        since = now - SILENT
         found = {n for n, r in self._nodes.items() if r.heartbeat and r.heartbeat < since}
         return found if len(found) < len(self._nodes) else set()
 

@@ -30,7 +30,6 @@ from controller.cluster.cluster import Cluster
 from controller.cluster.records import Refusal, TemplateRecord
 from controller.queue.refused import About, Refused
 from dra.claims.reasons import Obstacle, Reason
-from dra.common.cache import BoundedCache
 from dra.gpu.holdings import find_blocker
 from dra.gpu.inventory import FailedClaim, Inventory
 from dra.gpu.names import DeviceNameError, MigDevice, parse_device
@@ -60,23 +59,39 @@ _NOTHING = TemplateRecord()
 class Refusals:
     """Nodes left out by template, and GPUs left out by node. Not thread-safe.
 
-    ``templates``: records by ``KnownPods.template``; if there are too many, those are forgotten
-    that were not asked for longest. ``now`` gives monotonic seconds.
+    Templates are those of ``KnownPods.template``. If there are too many, those are forgotten whose
+    last refusal is the oldest. ``now`` gives monotonic seconds.
     """
 
     def __init__(self, cluster: Cluster, refused: Refused, now: Callable[[], float]) -> None:
         self._cluster = cluster
         self._refused = refused
         self._now = now
-        self.templates: BoundedCache[str, TemplateRecord] = BoundedCache(_TEMPLATES)
+        self._templates: dict[str, TemplateRecord] = {}
         self._gpus_out: set[tuple[str, str]] = set()
+
+    def find(self, template: str) -> TemplateRecord | None:
+        """The record of a template; None without one."""
+        return self._templates.get(template)
+
+    def record(self, template: str) -> TemplateRecord:
+        """The record of a template; a missing one is made."""
+        if template not in self._templates:
+            while len(self._templates) >= _TEMPLATES:
+                del self._templates[next(iter(self._templates))]
+            self._templates[template] = TemplateRecord()
+        return self._templates[template]
+
+    def records(self) -> Iterable[TemplateRecord]:
+        """All records."""
+        return self._templates.values()
 
     # -- nodes
 
     def spare(self, template: str, node: str) -> bool:
         """Let a refusal by ``node`` pass; returns False if one was let pass before."""
         self._forget_old()
-        known = self.templates.get(template, TemplateRecord)
+        known = self.record(template)
         if node in known.spared:
             return False
         known.spared[node] = self._now()
@@ -89,7 +104,8 @@ class Refusals:
         """
         now = self._now()
         self._forget_old()
-        known = self.templates.get(template, TemplateRecord)
+        known = self.record(template)
+        self._templates[template] = self._templates.pop(template)
         refusal = known.refused.get(node)
         if refusal is None:
             pause = times.growing(times.NODE_REFUSED)
@@ -99,11 +115,8 @@ class Refusals:
         if now - refusal.at >= times.SAME_REFUSAL:
             refusal.changed = False
             seconds = refusal.again(now)
-        size = sum(each.size for each in self.templates.values())
-        for oldest, each in [*self.templates.items()][:-1] if size > MOST else ():
-            if size > MOST:
-                self.templates.drop(oldest)
-                size -= each.size
+        while len(self._templates) > 1 and sum(t.size for t in self._templates.values()) > MOST:
+            del self._templates[next(iter(self._templates))]
         return seconds
 
     def excluded(self, template: str) -> dict[str, str]:
@@ -116,7 +129,7 @@ class Refusals:
         return min((r.until for r in refused if r.until > now), default=None)
 
     def ease(self, node: str) -> None:
-        for known in self.templates.values():
+        for known in self._templates.values():
             if (refusal := known.refused.get(node)) is not None:
                 _ease(refusal)
 
@@ -125,7 +138,7 @@ class Refusals:
 
         The node is let in again soon, and is not tried last any more.
         """
-        for known in self.templates.values():
+        for known in self._templates.values():
             for name in (node,) if node else known.refused:
                 if (refusal := known.refused.get(name)) is not None:
                     _ease(refusal)
@@ -164,12 +177,12 @@ class Refusals:
                     yield nodes.keys() - better
 
     def _of(self, template: str) -> TemplateRecord:
-        return self.templates.find(template) or _NOTHING
+        return self._templates.get(template, _NOTHING)
 
     def _forget_old(self) -> None:
         """Forget refusals that were not repeated for long."""
         since = self._now() - times.NODE_REFUSED[1]
-        for known in self.templates.values():
+        for known in self._templates.values():
             known.forget_nodes(since)
 
     # -- GPUs

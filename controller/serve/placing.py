@@ -65,7 +65,7 @@ def wait_for_others(world: World, record: PodRecord, *, is_known: bool) -> Wait 
     wait, unless more of its template was refuted than proven.
     """
     template, now, uid = world.cluster.pod_index.template(record.pod), world.now(), record.pod.uid
-    known = world.refusals.templates.find(template)
+    known = world.refusals.find(template)
     if known is None or (is_known and known.earned >= 0):
         return None
     others = sum(sent.until > now for other, sent in known.unproven.items() if other != uid)
@@ -90,12 +90,12 @@ def _at_once(known: TemplateRecord) -> int:
 def unproven(world: World) -> Iterator[Sent]:
     """All unproven pods that still count, of every template."""
     now = world.now()
-    for known in world.refusals.templates.values():
+    for known in world.refusals.records():
         yield from (sent for sent in known.unproven.values() if sent.until > now)
 
 
 def unproven_nodes(world: World, template: str) -> set[str]:
-    known, now = world.refusals.templates.find(template), world.now()
+    known, now = world.refusals.find(template), world.now()
     sent = known.unproven.values() if known is not None else ()
     return {each.node for each in sent if each.until > now}
 
@@ -105,7 +105,7 @@ def begin_unproven(
 ) -> Look:
     """Note that a pod is being allocated on ``node``; other drivers are to serve ``claims``."""
     record.alike = world.cluster.pod_index.template(record.pod)
-    known = world.refusals.templates.get(record.alike, TemplateRecord)
+    known = world.refusals.record(record.alike)
     known.held.pop(record.pod.uid, None)
     end = world.now() + times.ANOTHER_DRIVER_SERVES
     known.unproven[record.pod.uid] = Sent(end, node, claims)
@@ -114,7 +114,7 @@ def begin_unproven(
 
 def watch_unproven(world: World, record: PodRecord) -> Iterator[Act]:
     """Watch a pod that has our devices, maybe by an earlier leader, but not another driver's."""
-    known = world.refusals.templates.find(world.cluster.pod_index.template(record.pod))
+    known = world.refusals.find(world.cluster.pod_index.template(record.pod))
     sent = known.unproven.get(record.pod.uid) if known is not None else None
     if sent is None:
         yield begin_unproven(world, record)
@@ -150,7 +150,7 @@ def end_unproven(world: World, record: PodRecord) -> None:
 
 def _take(world: World, record: PodRecord) -> TemplateRecord | None:
     """Stop counting a pod as unproven or held; returns its template if it was unproven."""
-    known = world.refusals.templates.find(record.alike) if record.alike else None
+    known = world.refusals.find(record.alike) if record.alike else None
     record.alike = ""
     if known is None:
         return None

@@ -16,11 +16,10 @@ from itertools import chain, dropwhile, groupby
 from dra.allocator.admin_access import decide_view, looks_only, picks_on
 from dra.allocator.fleet import Fleet
 from dra.allocator.gpustate import GpuState
-from dra.allocator.ongoing import Ongoing
+from dra.allocator.ongoing import Budget, Ongoing
 from dra.allocator.places import Places, node_tiers
 from dra.allocator.problem import Decision, GivenUp, OpenRequest, Outcome, Problem
 from dra.allocator.score import Cost
-from dra.allocator.search.options import Budget
 from dra.allocator.search.rooms import Rooms
 from dra.allocator.search.search import Search
 from dra.allocator.search.single import (

@@ -124,9 +124,8 @@ def heartbeat_of(obj: Obj) -> datetime | None:
     return found if found.tzinfo is not None else None
 
 
-def silent_since(now: datetime) -> datetime:
-    """Time of a heartbeat before which its plugin counts as silent ``now``."""
-    return now - timedelta(seconds=wire.SILENT_SECONDS)
+SILENT = timedelta(seconds=wire.SILENT_SECONDS)
+"""Age of a heartbeat from which on its plugin counts as silent."""
 
 
 def spec_of(obj: Obj) -> wire.MigNodeSpec:

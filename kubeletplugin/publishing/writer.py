@@ -1,4 +1,4 @@
-"""What writers to the API server have in common: when they write, and what is there already."""
+"""Writers to the API server: when they write, and what they know to be there already."""
 
 from __future__ import annotations
 

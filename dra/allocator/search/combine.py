@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from dra.allocator.gpustate import GpuState
+from dra.allocator.ongoing import Budget
 from dra.allocator.score import Cost
 from dra.allocator.search.constraints import (
     NO_VALUES,
@@ -18,7 +19,7 @@ from dra.allocator.search.constraints import (
     is_complete,
     joined,
 )
-from dra.allocator.search.options import WHOLE, Budget, ChosenDevice, Option, nothing, sum_of
+from dra.allocator.search.options import WHOLE, ChosenDevice, Option, nothing, sum_of
 from dra.cel.offers import Offer
 from dra.gpu.geometry import Placement, Usage
 

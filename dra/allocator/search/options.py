@@ -1,8 +1,7 @@
-"""Options: what one GPU could give, with its cost; and the budget of a decision.
+"""Options: what one GPU could give, with its cost.
 
 A GPU gives itself whole, slices, or shares: of itself, or of slices that are there or could be
-made. Costs can be added up over devices and GPUs. The budget is counted in steps of some
-microseconds, so that no clock decides what is found.
+made. Costs can be added up over devices and GPUs.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import NamedTuple, TypeVar
 
 from dra.allocator.gpustate import GpuState
 from dra.allocator.moves import Move
-from dra.allocator.ongoing import Steps
+from dra.allocator.ongoing import Budget
 from dra.allocator.score import MOST_COSTS, Cost, Policy, Situation, Weights
 from dra.allocator.search.constraints import (
     NO_VALUES,
@@ -29,58 +28,6 @@ from dra.allocator.search.constraints import (
 from dra.cel.offers import Offer
 from dra.gpu.geometry import Occupant, Placement, Usage
 from dra.gpu.shares import NONE_HELD, Share, SharesHeld
-
-NODE_STEPS = 10_000
-"""Upper bound on the steps for one node; what people ask for takes tens of steps."""
-
-ENOUGH_STEPS = 300_000
-"""After these the best node found so far is taken, although others may be better."""
-
-DECISION_STEPS = 3_000_000
-"""After these no further node is searched: some seconds of work, done in parts."""
-
-
-class TooHardError(Exception):
-    """A node's steps are used up; whether there is a solution is not known."""
-
-
-class Budget(Steps):
-    """The steps of one decision; ``too_hard`` counts the nodes that were given up."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.too_hard = 0
-        self._begun = 0
-        self._node_end = NODE_STEPS
-
-    @property
-    def is_enough(self) -> bool:
-        """True if the best node found so far is good enough."""
-        return self.used - self._begun >= ENOUGH_STEPS
-
-    @property
-    def is_used_up(self) -> bool:
-        """True if no further node is to be searched."""
-        return self.used - self._begun >= DECISION_STEPS
-
-    def open_decision(self) -> None:
-        """Begin with a decision that has as many steps as the one before."""
-        self._begun, self.too_hard = self.used, 0
-
-    def open_node(self) -> None:
-        """Begin with a node, which may take ``NODE_STEPS``."""
-        self._node_end = self.used + NODE_STEPS
-
-    def spend(self, steps: int) -> None:
-        """Count steps for the present node.
-
-        Raises:
-            TooHardError: the node has had all of its steps.
-        """
-        self.used += steps
-        if self.used > self._node_end:
-            raise TooHardError
-
 
 _COMPONENTS = MOST_COSTS + 1
 """Upper bound on the entries of a cost, with the one that idle slices add."""

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from dra.allocator.fleet import Fleet, GpuFingerprints, NodeGpus
 from dra.allocator.gpustate import GpuState
+from dra.allocator.ongoing import Budget, TooHardError
 from dra.allocator.places import preference
 from dra.allocator.problem import Decision, OpenRequest, Problem
 from dra.allocator.score import NO_WEIGHTS, Cost, Policy, find_policy
@@ -24,10 +25,8 @@ from dra.allocator.search.constraints import (
     group_wants,
 )
 from dra.allocator.search.options import (
-    Budget,
     GpuWants,
     Option,
-    TooHardError,
     find_options,
     nothing,
     segmented,

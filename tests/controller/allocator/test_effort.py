@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 
 from controller.serve.placing import REST
+from dra.allocator import ongoing as budget
 from dra.allocator.allocate import Allocator, OngoingDecision
 from dra.allocator.explain.answers import as_obstacle
 from dra.allocator.explain.judge import explain
+from dra.allocator.ongoing import Budget, TooHardError
 from dra.allocator.problem import Outcome
 from dra.allocator.score import NO_WEIGHTS, best_fit
-from dra.allocator.search import options as budget
 from dra.allocator.search.combine import combine
-from dra.allocator.search.options import Budget, TooHardError, find_options
+from dra.allocator.search.options import find_options
 from dra.claims.reasons import Reason
 from dra.claims.wants import MAX_CHOICES, Choices
 from dra.common.resources import Obj

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import cast
 
+from controller.cluster.claims import MOST_UNNAMED
 from controller.cluster.cluster import Cluster
-from controller.cluster.unnamed import MOST_UNNAMED
 from dra.cel.kinds import Kinds
 from dra.cel.selectors import Selectors
 from dra.common.resources import RESOURCE_CLAIMS, Obj

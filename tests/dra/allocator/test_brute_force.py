@@ -8,10 +8,10 @@ import pytest
 
 from dra.allocator.allocate import Allocator
 from dra.allocator.explain.judge import explain
+from dra.allocator.ongoing import Budget
 from dra.allocator.problem import Decision
 from dra.allocator.search.combine import FittingGpu, first_fit
 from dra.allocator.search.constraints import ConstraintRules
-from dra.allocator.search.options import Budget
 from dra.cel.offers import Offer
 from tests.controller.helpers.deciding import decide, problem
 from tests.controller.helpers.objects import claim, cluster, gpu, mignode, request, with_gpus

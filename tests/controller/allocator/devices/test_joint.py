@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dra.allocator.moves import MoveTable
+from dra.allocator.ongoing import Budget
 from dra.allocator.score import Cost, Situation, Weights, sws
 from dra.allocator.search.combine import combine
 from dra.allocator.search.constraints import Vector
-from dra.allocator.search.options import Budget, Option, find_options, sum_of
+from dra.allocator.search.options import Option, find_options, sum_of
 from dra.cel.offers import Offer
 from dra.gpu.geometry import EMPTY, Geometry, Usage
 from tests.controller.allocator.devices.options import gpu_state, wants
