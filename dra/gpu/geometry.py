@@ -56,7 +56,7 @@ class Counts(NamedTuple):
 
     def plus(self, other: Counts) -> Counts:
         """The sums of the entries."""
-        return Counts._make(map(add, self, other))
+        return tuple.__new__(Counts, map(add, self, other))
 
     def within(self, total: Counts) -> bool:
         """True if no entry exceeds that of ``total``."""
@@ -229,9 +229,9 @@ class Geometry:
         memory slices alone decide. Engines limit ``+me`` to one a GPU, and decide on the RTX PRO
         family.
         """
-        return not usage.mask & placement.mask and usage.counts.plus(profile.counts).within(
-            self.totals
-        )
+        if usage.mask & placement.mask:
+            return False
+        return all(map(le, map(add, usage.counts, profile.counts), self.totals))
 
     def free_placements(self, usage: Usage, profile: Profile) -> tuple[Placement, ...]:
         """The placements of ``profile`` that still fit, in NVML's order."""
