@@ -71,22 +71,39 @@ def test_a_plugin_cannot_put_its_node_into_another_nodes_pool(plugin: Api) -> No
     assert "the pool of mignodes must be named as its node, node-a, not 'node-b'" in text
 
 
-def test_a_plugin_changes_nothing_of_what_is_drained(plugin: Api, admin: Api) -> None:
+WISHES: list[tuple[str, Obj]] = [
+    ("drain", {"reason": "driver 580"}),
+    ("takeover", {"wish": "take", "since": "2026-01-01T00:00:00Z"}),
+]
+
+
+@pytest.mark.parametrize(("field", "wish"), WISHES, ids=[field for field, _ in WISHES])
+def test_a_plugin_changes_nothing_of_what_administrators_wish(
+    plugin: Api, admin: Api, field: str, wish: Obj
+) -> None:
     fresh = mignode("node-a", owner=node_owner(admin, "node-a"))
-    drained = fresh | {"spec": fresh["spec"] | {"drain": {"gpus": ["gpu-0"]}}}
-    assert refusal(plugin, "POST", f"{MIGNODES}?dryRun=All", body=drained)[0] == 403
+    wished = fresh | {"spec": fresh["spec"] | {field: wish}}
+    assert refusal(plugin, "POST", f"{MIGNODES}?dryRun=All", body=wished)[0] == 403
     made = plugin.create(fresh)
     where = f"{MIGNODES}/node-a"
-    for before, after in (({}, {"gpus": ["gpu-0"]}), ({"reason": "driver 580"}, None)):
-        change = {"spec": {"drain": before or None}}
-        body = admin.request("PATCH", where, body=change, content=MERGE)
-        spec = {k: v for k, v in made["spec"].items() if k != "drain"}
-        wanted = body | {"spec": spec | ({"drain": after} if after else {})}
+    for before, after in ((None, wish), (wish, None)):
+        body = admin.request("PATCH", where, body={"spec": {field: before}}, content=MERGE)
+        spec = {k: v for k, v in made["spec"].items() if k != field}
+        wanted = body | {"spec": spec | ({field: after} if after else {})}
         status, text = refusal(plugin, "PUT", where, body=wanted)
         assert status == 403
-        assert "spec.drain is set by administrators only" in text
+        assert "spec.drain and spec.takeover are set by administrators only" in text
         plugin.request("PUT", where, body=body | {"spec": body["spec"]})
     admin.delete("MigNode", "node-a")
+
+
+def test_no_label_is_remembered_for_a_handback_but_those_of_other_managers(admin: Api) -> None:
+    body = mignode("node-a")
+    labels = [{"key": "node-role.kubernetes.io/control-plane", "value": ""}]
+    body["spec"]["takeover"] = {**WISHES[1][1], "labels": labels}
+    status, text = refusal(admin, "POST", f"{MIGNODES}?dryRun=All", body=body)
+    assert status == 422
+    assert "spec.takeover.labels[0].key" in text
 
 
 def test_a_token_that_names_no_node_writes_no_mignode(installation: Installation) -> None:
