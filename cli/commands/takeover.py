@@ -57,7 +57,9 @@ def run(session: Session, *, node: str, execute: bool, status: bool) -> int:
     return _do(session, view, found, _take(session, view, found), execute=execute)
 
 
-def handback(session: Session, *, node: str, execute: bool, status: bool, restore: bool) -> int:
+def handback(
+    session: Session, *, node: str, execute: bool, status: bool, restore: bool | None
+) -> int:
     """Say what would be handed back, hand the node back, or say how far that is."""
     view = read_site(session).named(node)
     if status:
@@ -68,7 +70,7 @@ def handback(session: Session, *, node: str, execute: bool, status: bool, restor
 
 def _take(session: Session, view: NodeView, node: Obj) -> _Plan:
     before, labels = view.inventory.takeover, at(node, "metadata", "labels", default={})
-    if before is not None and not before.is_return:
+    if before is not None and not (before.is_return or _is_done(view, before)):
         wish = before
     else:
         present = [KeptLabel(k, labels[k]) for k in _LABELS if labels.get(k, _OFF) != _OFF]
@@ -104,13 +106,14 @@ def _take(session: Session, view: NodeView, node: Obj) -> _Plan:
     return _Plan(wish, changed, seen, obstacles)
 
 
-def _return(session: Session, view: NodeView, node: Obj, restore: bool) -> _Plan:  # noqa: FBT001 - private
-    before, done = view.inventory.takeover, view.inventory.progress
+def _return(session: Session, view: NodeView, node: Obj, restore: bool | None) -> _Plan:  # noqa: FBT001 - private
+    before = view.inventory.takeover
     wish = before or Takeover(wish="take", since="")
-    if not wish.is_return or (restore and wish.instances and not wish.restore):
+    is_empty = wish.is_return and _is_done(view, wish)
+    is_other = restore not in {None, wish.restore} and bool(wish.instances)
+    if not wish.is_return or (is_other and not is_empty):
         since = rfc3339_micro(session.now())
-        wish = structs.replace(wish, wish="return", since=since, restore=restore)
-    is_empty = done is not None and (done.since, done.state) == (wish.since, "success")
+        wish = structs.replace(wish, wish="return", since=since, restore=bool(restore))
     labels = at(node, "metadata", "labels", default={})
     changed = {k.key: k.value for k in wish.labels if is_empty and labels.get(k.key) == _OFF}
     back = ", ".join(f"{k.key}={k.value}" for k in wish.labels) or "no labels"
@@ -139,6 +142,11 @@ def _do(session: Session, view: NodeView, node: Obj, plan: _Plan, *, execute: bo
         _write(session, view.name, _NOTHING)
     _tell(session.out, view, plan, execute=execute)
     return Exit.FINDING if plan.obstacles else Exit.OK
+
+
+def _is_done(view: NodeView, wish: Takeover) -> bool:
+    done = view.inventory.progress
+    return done is not None and (done.since, done.state) == (wish.since, "success")
 
 
 def _write(session: Session, node: str, takeover: Obj) -> None:

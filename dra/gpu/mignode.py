@@ -128,13 +128,13 @@ SILENT = timedelta(seconds=wire.SILENT_SECONDS)
 """Age of a heartbeat from which on its plugin counts as silent."""
 
 
-def spec_of(obj: Obj) -> wire.MigNodeSpec:
-    """Spec of the MigNode object in ``obj``.
+def wishes_of(obj: Obj) -> wire.MigNode:
+    """MigNode in ``obj``, of its status only the progress of a takeover.
 
     Raises:
         api.errors.InvalidObjectError: a field is missing or of a wrong type.
     """
-    return wire.decode({**obj, "status": {}}).spec
+    return wire.decode({**obj, "status": {"takeover": at(obj, "status", "takeover", default=None)}})
 
 
 @lru_cache(maxsize=16)

@@ -42,6 +42,7 @@ from kubeletplugin.nvml.instances import (
     list_compute_instances,
     processes,
 )
+from kubeletplugin.publishing.mignode import Wishes
 from kubeletplugin.telemetry.reports import device
 
 _log = logging.getLogger(__name__)
@@ -83,28 +84,27 @@ class _Look(NamedTuple):
 class Takeover:
     """Carries out the wish, a look at a time, in the janitor's thread.
 
-    ``wish``: returns the administrator's wish. ``other_manager``: asks if another manager may still
+    ``wishes``: returns what the MigNode says. ``other_manager``: asks if another manager may still
     give GPUs out, given the keys of labels that keep it off the node; returns the reason, or empty.
-    ``before``: returns the progress that the MigNode had when this program started.
     :attr:`progress`: for the MigNode.
     """
 
-    def __init__(  # noqa: PLR0913 - whom it asks
+    def __init__(
         self,
         common: Common,
         slices: Slices,
         kubelet: PodResources,
         *,
-        wish: Callable[[], Wish | None],
+        wishes: Callable[[], Wishes],
         other_manager: Callable[[Iterable[str]], str],
-        before: Callable[[], TakeoverProgress | None],
     ) -> None:
         self._roots, self._driver = common.options.roots, common.options.driver_name
         self._journal, self._reports, self._clock = common.journal, common.reports, common.clock
         self._on_change = common.changed
         self._slices, self._hardware = slices, slices.hardware
         self._kubelet = kubelet
-        self._wish, self._other_manager, self._before = wish, other_manager, before
+        self._wishes, self._other_manager = wishes, other_manager
+        self._held: tuple[Conflict | None, frozenset[str]] = (None, frozenset())
         self._seen: Wish | None = None
         self._due = 0.0
         self._free: dict[_Found, float] = {}
@@ -112,26 +112,23 @@ class Takeover:
 
     def begin(self) -> None:
         """Offer nothing of a node with a wish before it was looked at; for a start."""
-        self.progress = self._before()
-        wish = self._wish()
+        wish, self.progress = self._wishes().takeover, self._wishes().progress
         if wish is not None and not self._is_over(wish):
             self._hold(_RETURNED if wish.is_return else _TAKING)
 
     def leaves(self) -> bool:
         """True if nothing is to be kept on the node's GPUs, as they are handed back."""
-        wish = self._wish()
+        wish = self._wishes().takeover
         return wish is not None and wish.is_return
 
     def tend(self, *, at_once: bool = False) -> None:
         """Do one look, if it is due or the wish has changed. Never raises PluginError."""
-        wish, now = self._wish(), self._clock.monotonic()
+        wish, now = self._wishes().takeover, self._clock.monotonic()
         if wish == self._seen and now < self._due and not at_once:
             return
         self._seen, self._due = wish, now + times.TAKEOVER_LOOK_SECONDS
         self._finish()
         if wish is None or wish.is_return or self._is_over(wish):
-            for unit in self._hardware.units():
-                unit.held = None
             self._hold(_RETURNED if wish is not None and wish.is_return else None)
             self._look(None)
         else:
@@ -143,10 +140,16 @@ class Takeover:
 
     def _is_over(self, wish: Wish) -> bool:
         """True if a takeover is done: what others make from then on is left alone."""
-        return self.progress == TakeoverProgress(wish.since, _SUCCESS, _TAKEN)
+        done = TakeoverProgress(wish.since, _SUCCESS, _TAKEN)
+        return done in {self.progress, self._wishes().progress}
 
-    def _hold(self, conflict: Conflict | None) -> None:
-        self._hardware.set_conflict(conflict, source=_SOURCE)
+    def _hold(self, conflict: Conflict | None, held: frozenset[str] = frozenset()) -> None:
+        """Give nothing new out: on the node, or on the GPUs of ``held``, which pods have whole."""
+        if (conflict, held) != self._held:
+            self._held = conflict, held
+            for unit in self._hardware.units():
+                unit.held = _TAKING if unit.uuid in held else None
+            self._hardware.set_conflict(conflict, source=_SOURCE)
 
     def _tell(self, wish: Wish, state: str, message: str) -> None:
         told = TakeoverProgress(wish.since, state, message)
@@ -175,16 +178,19 @@ class Takeover:
                 why = self._other_manager(keys) or next(self._doubts(pods, uses), "")
             pause = times.TAKEOVER_PAUSE_SECONDS if keys else times.TAKEOVER_QUIET_SECONDS
             look = _Look(uses, self._free, {}, {}, None if why or wish is None else pause)
-            left = [text for unit in self._hardware.units() for text in self._of_gpu(unit, look)]
+            units = self._hardware.units()
+            left = [text for unit in units for text in self._of_gpu(unit, look)]
+            left += self._hardware.problems
+            held = frozenset(u.uuid for u in units if uses.of(*_names(u)))
             self._hardware.set_foreign(look.told)
         except PluginError as error:
-            why, left = str(error), []
+            why, left, held = str(error), [], frozenset()
         self._free = look.free
         if wish is not None and why:
             self._hold(_TAKING)
             self._tell(wish, _PENDING, f"nothing is taken yet: {why}")
         elif wish is not None:
-            self._hold(None)
+            self._hold(None, held)
             state, text = _PENDING, f"{len(left)} left: {'; '.join(left)}"
             self._tell(wish, *((state, text) if left else (_SUCCESS, _TAKEN)))
 
@@ -194,6 +200,8 @@ class Takeover:
             yield "this plugin cannot see the node's processes (hostPID)"
         if self._journal.rebuild or self._journal.unadopted:
             yield "the journal was lost, and this driver's own instances are not all known yet"
+        if not self._hardware.units():
+            yield "no GPU is seen"
         if not pods:
             yield "kubelet lists no pod, not even this plugin's"
         listed = {(p.namespace, p.name) for p in pods}
@@ -209,7 +217,8 @@ class Takeover:
         """Remove what may go of a GPU; texts on what stays."""
         if users := look.uses.of(*_names(unit)):
             yield f"{unit.name} whole: {users}"
-        unit.held = _TAKING if users and look.pause is not None else None
+        if unit.released:
+            yield f"{unit.name}: {unit.released}"
         if unit.released or not unit.card.mig_enabled:
             return
         if not unit.lock.enter(times.LOOK_SECONDS):

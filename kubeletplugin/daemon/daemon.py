@@ -209,9 +209,8 @@ class Daemon:
             common,
             slices,
             kubelet,
-            wish=lambda: self.mignode.wishes.takeover,
+            wishes=lambda: self.mignode.wishes,
             other_manager=self.node_watch.other_manager,
-            before=lambda: self.releasing.before.progress if self.releasing.before else None,
         )
 
         def leaves(gpu: str) -> bool:

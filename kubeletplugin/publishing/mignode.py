@@ -21,7 +21,7 @@ from dra.gpu.inventory import (
     Takeover,
     TakeoverProgress,
 )
-from dra.gpu.mignode import from_mignode, heartbeat_of, spec_of, to_mignode
+from dra.gpu.mignode import from_mignode, heartbeat_of, to_mignode, wishes_of
 from dra.kube.client import KubeApi
 from dra.kube.errors import AlreadyExistsError, ConflictError, KubeError, ObjectNotFoundError
 from dra.kube.reflector import Change
@@ -93,10 +93,11 @@ class AllocatorMode:
 
 
 class Wishes(NamedTuple):
-    """Wishes of administrators in the MigNode."""
+    """Wishes of administrators in the MigNode, and the published progress of the takeover."""
 
     drain: Drain | None = None
     takeover: Takeover | None = None
+    progress: TakeoverProgress | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +154,7 @@ class NodeInventory:
         if not ready and not reason:
             return None
         gpus = tuple(map(self._named, self._monitor.gpus() or self._gpus_before()))
-        facts = self._facts()
+        facts, wishes = self._facts(), self._wishes()
         missing, failure = facts.missing, self._journal.failure
         message = reason or failure or missing or "; ".join(hardware.problems)
         if not message and not gpus:
@@ -170,7 +171,8 @@ class NodeInventory:
             ready=ready and bool(gpus) and not failure and not missing,
             message=message,
             publication=self._mode.publication,
-            **self._wishes()._asdict(),
+            drain=wishes.drain,
+            takeover=wishes.takeover,
             progress=facts.progress,
             resumed=facts.resumed,
             failed_claims=facts.failed_claims,
@@ -239,7 +241,7 @@ class MigNodePublisher(Writer):
         except (KubeError, InvalidObjectError, ValueError) as error:
             _log.info("MigNode %s: %s", self._node_name, error)
             return None
-        self.wishes = Wishes(inventory.drain, inventory.takeover)
+        self.wishes = Wishes(inventory.drain, inventory.takeover, inventory.progress)
         return inventory
 
     def _changed(self, change: Change, is_news: bool) -> None:  # noqa: FBT001
@@ -347,11 +349,11 @@ class MigNodePublisher(Writer):
 
 def _readable_wishes(obj: Obj) -> Wishes:
     try:
-        spec = spec_of(obj)
+        node = wishes_of(obj)
     except InvalidObjectError as error:
         _log.warning("what administrators ask for cannot be told: %s", error)
         return Wishes()
-    return Wishes(spec.drain, spec.takeover)
+    return Wishes(node.spec.drain, node.spec.takeover, node.status.takeover)
 
 
 def node_owner(api: KubeApi, node_name: str) -> Obj:
@@ -385,5 +387,6 @@ def _keep_known(status: Any, found: Obj) -> Any:
             conditions.append({**condition, "lastTransitionTime": time})
         else:
             conditions.append(condition)
-    kept = {name: found[name] for name in ("resumed", "lastHeartbeatTime") if found.get(name)}
+    names = ("resumed", "lastHeartbeatTime", "takeover")
+    kept = {name: found[name] for name in names if found.get(name)}
     return {**kept, **status, "conditions": conditions}

@@ -99,9 +99,10 @@ def test_there_and_back(node: World, mig: Mig) -> None:
     assert back["since"]
     assert back["instances"] == first["instances"]
     assert labels(node)[PLUGIN] == "false", "not before nothing is left"
-    answer(node, "pending", "1 left: claim default/c")
-    assert mig("handback", "node-a", "--execute").code == 0
-    assert wish(node) == back
+    for state in ("pending", "failed"):
+        answer(node, state, "1 left: claim default/c")
+        assert mig("handback", "node-a", "--execute").code == 0
+        assert wish(node) == back
     answer(node, "success")
     assert mig("handback", "node-a", "--execute").code == 0
     assert labels(node) == LABELS
@@ -119,6 +120,26 @@ def test_a_takeover_after_half_a_handback_remembers_what_was_there_first(
     first = wish(node)
     mig("handback", "node-a", "--execute")
     mig("takeover", "node-a", "--execute")
+    assert {**wish(node), "since": ""} == {**first, "since": ""}
+
+
+def test_what_cannot_be_made_again_can_be_left_out(node: World, mig: Mig) -> None:
+    mig("takeover", "node-a", "--execute")
+    mig("handback", "node-a", "--execute", "--restore")
+    first = wish(node)
+    answer(node, "failed", "not made again: gpu-0 1g.5gb at 0:1")
+    mig("handback", "node-a", "--execute", "--no-restore")
+    now = wish(node)
+    assert now.pop("since") != first.pop("since")
+    assert {"restore": False, **now} == {**first, "restore": False}
+
+
+def test_a_takeover_that_is_done_can_be_asked_for_again(node: World, mig: Mig) -> None:
+    mig("takeover", "node-a", "--execute")
+    first = wish(node)
+    answer(node, "success")
+    mig("takeover", "node-a", "--execute")
+    assert wish(node)["since"] != first["since"]
     assert {**wish(node), "since": ""} == {**first, "since": ""}
 
 

@@ -19,7 +19,7 @@ from dra.gpu.inventory import (
     InstanceState,
     Inventory,
 )
-from dra.gpu.mignode import from_mignode, spec_of, to_mignode
+from dra.gpu.mignode import from_mignode, to_mignode, wishes_of
 from dra.gpu.shares import ShareOffer
 from tests.dra.gpus import A100, THIRDS, facts_to_tell, node_of, sliced_gpu
 
@@ -94,8 +94,8 @@ def test_what_is_drained_survives_the_way_through_the_api(drain: Drain) -> None:
     inventory = replace(INVENTORY, drain=drain)
     obj = to_mignode(inventory)
     assert from_mignode(obj) == inventory
-    assert spec_of(obj).drain == drain
-    assert spec_of(to_mignode(INVENTORY)).drain is None
+    assert wishes_of(obj).spec.drain == drain
+    assert wishes_of(to_mignode(INVENTORY)).spec.drain is None
 
 
 def test_zeros_that_mean_something_are_written() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from dra.common.resources import MIG_NODES, NODES
 from dra.gpu.inventory import ClaimRef
+from dra.kube.errors import KubeError, UnavailableError
 from kubeletplugin import times
 from kubeletplugin.claims.slices import Slices
 from kubeletplugin.journal.entries import State
@@ -180,13 +181,37 @@ def test_instances_go_one_by_one_as_their_pods_end(
     wait_for("the event", lambda: "NodeTakenOver" in dict(events(node, node.node)))
     removed = [m for r, m in events(node, node.node) if r == "ForeignInstanceRemoved"]
     assert any(made[3].uuid in text for text in removed)
+
+    def unread(_: str, path: str) -> KubeError | None:
+        """No answer about the MigNode, until its watch begins."""
+        ends = path.endswith(f"mignodes/{node.node}")
+        return UnavailableError("no answer") if ends else None
+
     later = node.machine.create_slice(1, "1g.5gb", start=0)
     for _ in range(3):
         tend(node)
     assert later.uuid in str(node.machine.snapshot()), "a takeover that is over takes nothing"
-    node.restart()
-    tend(node)
-    assert later.uuid in str(node.machine.snapshot())
+    wait_for("the MigNode", lambda: "success" in str(node.mignode()["status"]["takeover"]))
+    for is_read in (True, False):
+        node.stop()
+        node.http.refuse = (lambda *_: None) if is_read else unread
+        start(node)
+        wait_for("the wish", lambda: node.daemon and node.daemon.mignode.wishes.takeover)
+        tend(node)
+        assert later.uuid in str(node.machine.snapshot()), "nor does it after a restart"
+
+
+def test_a_gpu_that_is_released_is_not_taken_over_yet(node: Rig) -> None:
+    node.machine.create_slice(0, "1g.5gb", start=0)
+    start(node)
+    wait_for("the MigNode", node.published_slices)
+    node.api.patch(MIG_NODES, node.node, {"spec": {"drain": {"gpus": ["gpu-0"]}}})
+    wait_for("the release", lambda: "GpuReleased" in reasons(node))
+    ask(node, "take")
+    assert "gpu-0: released (drained)" in settled(node, "pending")
+    node.api.patch(MIG_NODES, node.node, {"spec": {"drain": None}})
+    settled(node)
+    assert not instances(node)
 
 
 @contextmanager

@@ -378,7 +378,9 @@ class Rig:
         wanted = pruned(told, _STATUS)
         for condition in [*status.get("conditions", []), *wanted["conditions"]]:
             condition.pop("lastTransitionTime", None)
-        earlier = {n: status[n] for n in ("resumed", "lastHeartbeatTime") if n in status}
+        earlier = {
+            n: status[n] for n in ("resumed", "lastHeartbeatTime", "takeover") if n in status
+        }
         return bool(status == {**earlier, **wanted})
 
 
