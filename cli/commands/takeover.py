@@ -7,8 +7,9 @@ MigNode before they change, so that a run that was cut short can be repeated.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from msgspec import structs, to_builtins
@@ -20,7 +21,7 @@ from cli.session import Session
 from cli.site import NodeView
 from dra.claims.claims import read_claim
 from dra.common.resources import MIG_NODES, NODES, RESOURCE_CLAIMS, Obj, at
-from dra.gpu.inventory import Takeover
+from dra.gpu.inventory import Inventory, Takeover
 from dra.gpu.names import NVIDIA_DRIVER
 from dra.kube.errors import ConflictError
 from dra.kube.timing import rfc3339_micro
@@ -29,7 +30,7 @@ _MANAGER = "kubectl-mig"
 _LABELS = tuple(
     f"nvidia.com/gpu.deploy.{each}" for each in ("device-plugin", "mig-manager", "dra-driver")
 )
-_NVIDIA, _OFF = "nvidia.com/", "false"
+_OFF = "false"
 _NOTHING: Obj = {"labels": None, "instances": None, "restore": None}
 
 
@@ -48,28 +49,24 @@ class _Plan:
     is_end: bool = False
 
 
+_Planned = Callable[[Session, NodeView, Mapping[str, str]], _Plan]
+
+
 def run(session: Session, *, node: str, execute: bool, status: bool) -> int:
     """Say what a takeover would do, do it, or say how far it is."""
-    view = read_site(session).named(node)
-    if status:
-        return _tell_progress(session.out, view)
-    found = session.api.get(NODES, node)
-    return _do(session, view, found, _take(session, view, found), execute=execute)
+    return _do(session, node, _take, execute=execute, status=status)
 
 
 def handback(
     session: Session, *, node: str, execute: bool, status: bool, restore: bool | None
 ) -> int:
     """Say what would be handed back, hand the node back, or say how far that is."""
-    view = read_site(session).named(node)
-    if status:
-        return _tell_progress(session.out, view)
-    found = session.api.get(NODES, node)
-    return _do(session, view, found, _return(session, view, found, restore), execute=execute)
+    plan = partial(_return, restore=restore)
+    return _do(session, node, plan, execute=execute, status=status)
 
 
-def _take(session: Session, view: NodeView, node: Obj) -> _Plan:
-    before, labels = view.inventory.takeover, at(node, "metadata", "labels", default={})
+def _take(session: Session, view: NodeView, labels: Mapping[str, str]) -> _Plan:
+    inventory, before = view.inventory, view.inventory.takeover
     if before is not None and not (before.is_return or _is_done(view, before)):
         wish = before
     else:
@@ -79,34 +76,27 @@ def _take(session: Session, view: NodeView, node: Obj) -> _Plan:
             wish="take",
             since=rfc3339_micro(session.now()),
             labels=tuple({each.key: each for each in known}.values()),
-            instances=(before and before.instances) or _foreign(view),
+            instances=(before and before.instances) or _foreign(inventory),
         )
     changed = {k.key: _OFF for k in wish.labels if labels.get(k.key) != _OFF}
-    obstacles = [*view.faults] if not view.inventory.ready or view.silence else []
-    obstacles += [
-        f"label {key}={labels[key]}: the GPU operator is at work, wait until it is done"
-        for key in changed
-        if "paused-for-" in labels.get(key, "")
-    ]
-    claims = map(read_claim, session.api.list(RESOURCE_CLAIMS).items)
-    obstacles += [
-        f"claim {claim.ref} is of NVIDIA's DRA driver, which alone can unprepare it: cordon the "
-        "node, and end its pods first"
-        for claim in claims
-        if session.driver != NVIDIA_DRIVER
-        and claim.allocation is not None
-        and claim.allocation.node == view.name
-        and claim.allocation.of_driver(NVIDIA_DRIVER)
-    ]
-    given = at(node, "status", "allocatable", default={})
-    told = [f"{k}: {given[k]}" for k in sorted(given) if k.startswith(_NVIDIA) and given[k] != "0"]
-    seen = f"device plugins give out {', '.join(told)}" if told else "no device plugin is seen"
-    if not wish.labels and told:
-        seen += "; no label of the GPU operator keeps it off: take its DaemonSet off this node"
-    return _Plan(wish, changed, seen, obstacles)
+    obstacles = [*view.faults] if not inventory.ready or view.silence else []
+    for key in changed:
+        if "paused-for-" in (value := labels.get(key, "")):
+            text = "the GPU operator is at work, wait until it is done"
+            obstacles.append(f"label {key}={value}: {text}")
+    theirs = NVIDIA_DRIVER if session.driver != NVIDIA_DRIVER else ""
+    for claim in map(read_claim, session.api.list(RESOURCE_CLAIMS).items):
+        given = claim.allocation
+        if given is not None and given.node == view.name and given.of_driver(theirs):
+            text = "alone can unprepare it: cordon the node, and end its pods first"
+            obstacles.append(f"claim {claim.ref} is of NVIDIA's DRA driver, which {text}")
+    seen = "; ".join(dict.fromkeys(g.unavailable for g in inventory.gpus if g.unavailable))
+    return _Plan(wish, changed, seen or "no other manager is seen", obstacles)
 
 
-def _return(session: Session, view: NodeView, node: Obj, restore: bool | None) -> _Plan:  # noqa: FBT001 - private
+def _return(
+    session: Session, view: NodeView, labels: Mapping[str, str], *, restore: bool | None
+) -> _Plan:
     before = view.inventory.takeover
     wish = before or Takeover(wish="take", since="")
     is_empty = wish.is_return and _is_done(view, wish)
@@ -114,7 +104,6 @@ def _return(session: Session, view: NodeView, node: Obj, restore: bool | None) -
     if not wish.is_return or (is_other and not is_empty):
         since = rfc3339_micro(session.now())
         wish = structs.replace(wish, wish="return", since=since, restore=bool(restore))
-    labels = at(node, "metadata", "labels", default={})
     changed = {k.key: k.value for k in wish.labels if is_empty and labels.get(k.key) == _OFF}
     back = ", ".join(f"{k.key}={k.value}" for k in wish.labels) or "no labels"
     made = f"; before that {len(wish.instances)} instances are made again" if wish.restore else ""
@@ -124,8 +113,13 @@ def _return(session: Session, view: NodeView, node: Obj, restore: bool | None) -
     return _Plan(wish, changed, told, is_end=is_end)
 
 
-def _do(session: Session, view: NodeView, node: Obj, plan: _Plan, *, execute: bool) -> int:
+def _do(session: Session, name: str, planned: _Planned, *, execute: bool, status: bool) -> int:
     """Write the plan if that is wanted and nothing is in the way, and print it."""
+    view = read_site(session).named(name)
+    if status:
+        return _tell_progress(session.out, view)
+    node = session.api.get(NODES, name)
+    plan = planned(session, view, at(node, "metadata", "labels", default={}))
     wish, version = plan.wish, node["metadata"]["resourceVersion"]
     if execute and plan.obstacles:
         raise CliError(Exit.FINDING, f"nothing was done: {'; '.join(plan.obstacles)}")
@@ -200,10 +194,10 @@ def _tell_progress(out: Output, view: NodeView) -> int:
     return Exit.OK if state == "success" else Exit.FINDING
 
 
-def _foreign(view: NodeView) -> tuple[KeptInstance, ...]:
+def _foreign(inventory: Inventory) -> tuple[KeptInstance, ...]:
     return tuple(
-        KeptInstance(gpu.uuid, instance.placement, instance.profile_id)
-        for gpu in view.inventory.gpus
-        for instance in gpu.instances
-        if instance.state == "foreign" and instance.profile_id is not None
+        KeptInstance(gpu.uuid, each.placement, each.profile_id)
+        for gpu in inventory.gpus
+        for each in gpu.instances
+        if each.state == "foreign" and each.profile_id is not None
     )

@@ -318,43 +318,35 @@ class Takeover:
         failed: list[str] = []
         if wish.restore:
             why = self._other_manager([label.key for label in wish.labels])
-            failed = [why] if why else [*self._restore(wish.instances)]
+            failed = [why] if why else [t for k in wish.instances if (t := self._restore(k))]
         if failed:
             self._tell(wish, _FAILED, f"not made again: {'; '.join(failed)}")
         else:
             self._tell(wish, _SUCCESS, "nothing of this driver is left on the node")
 
-    def _restore(self, instances: Iterable[KeptInstance]) -> Iterator[str]:
-        """Make instances that are missing; texts on those that cannot be made."""
-        for kept in instances:
-            unit = self._hardware.unit(kept.gpu)
-            if unit is None or unit.released or not unit.lock.enter(times.LOOK_SECONDS):
-                yield f"GPU {kept.gpu} is not at hand"
-                continue
-            try:
-                self._make(unit, kept)
-            except (NvmlError, PluginError) as error:
-                yield f"{unit.name} {_shape(unit, kept)}: {error}"
-            finally:
-                unit.lock.leave()
-                self._hardware.look_soon(unit.uuid)
+    def _restore(self, kept: KeptInstance) -> str:
+        """Make an instance with a compute instance, unless it is there, and leave it to others.
 
-    def _make(self, unit: GpuUnit, kept: KeptInstance) -> None:
-        """Make an instance with a compute instance, unless it is there, and leave it to others."""
-        entry, profile = self._entry(unit, kept)
-        there = {(gi.placement, gi.profile_id) for gi in self._slices.foreign(unit)}
-        if (kept.placement, kept.profile_id) in there:
-            return
-        gi = self._slices.create(entry.at(State.INTENT), profile, kept.placement)
-        entry = entry.at(State.GI_CREATED, gi_id=gi.id)
-        self._journal.put(entry)
+        Returns the reason why it cannot be made, or empty; what is half made goes in the next look.
+        """
+        session, unit = self._hardware.session, self._hardware.unit(kept.gpu)
+        if unit is None or unit.released or not unit.lock.enter(times.LOOK_SECONDS):
+            return f"GPU {kept.gpu} is not at hand"
         try:
-            session = self._hardware.session
-            create_compute_instance(session, unit.uuid, gi_id=gi.id, profile=profile)
-        except NvmlError:
-            self._slices.remove(entry)
-            raise
-        self._journal.remove(entry)
+            entry, profile = self._entry(unit, kept)
+            there = {(gi.placement, gi.profile_id) for gi in self._slices.foreign(unit)}
+            if (kept.placement, kept.profile_id) not in there:
+                gi = self._slices.create(entry.at(State.INTENT), profile, kept.placement)
+                entry = entry.at(State.GI_CREATED, gi_id=gi.id)
+                self._journal.put(entry)
+                create_compute_instance(session, unit.uuid, gi_id=gi.id, profile=profile)
+                self._journal.remove(entry)
+        except (NvmlError, PluginError) as error:
+            return f"{unit.name} {_shape(unit, kept)}: {error}"
+        finally:
+            unit.lock.leave()
+            self._hardware.look_soon(unit.uuid)
+        return ""
 
 
 def _names(unit: GpuUnit, gi: GpuInstance | None = None) -> tuple[str, ...]:

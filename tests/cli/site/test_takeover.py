@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,7 +22,8 @@ LABELS = {
     "nvidia.com/gpu.deploy.dra-driver": "false",
     "nvidia.com/gpu.deploy.dcgm": "true",
 }
-HELD = "pod ml/train (nvidia.com/mig-1g.5gb)"
+RESOURCE = "nvidia.com/mig-1g.5gb"
+HELD = f"pod ml/train ({RESOURCE})"
 PLUGIN, MANAGER = [*LABELS][:2]
 
 
@@ -30,11 +32,9 @@ def node(world: World) -> World:
     """A node of the GPU operator, with a slice that a pod has and one that none has."""
     held = structs.replace(instance("1g.5gb", 0, state="foreign"), message=HELD)
     free = instance("3g.20gb", 4, state="foreign")
+    given = f"a device plugin gives out this node's GPUs too ({RESOURCE}: 1)"
     gpus = (gpu(0, "node-a", instances=(held, free)), gpu(1, "node-a", mig=False))
-    world.add_node("node-a", *gpus, labels=LABELS)
-    found = world.api.get(NODES, "node-a")["status"]
-    given = {**found["allocatable"], "nvidia.com/mig-1g.5gb": "1"}
-    world.set_status(NODES, {"metadata": {"name": "node-a"}}, {**found, "allocatable": given})
+    world.add_node("node-a", *(replace(g, unavailable=given) for g in gpus), labels=LABELS)
     return world
 
 
@@ -60,7 +60,7 @@ def test_without_execute_it_says_what_becomes_of_each_gpu_and_pod(node: World, m
     assert ran.code == 0
     assert ran.out.splitlines() == [
         "node-a  take: --execute does this",
-        "  driver 570.86.10; device plugins give out nvidia.com/mig-1g.5gb: 1",
+        f"  driver 570.86.10; a device plugin gives out this node's GPUs too ({RESOURCE}: 1)",
         f"  label {PLUGIN} becomes false",
         f"  label {MANAGER} becomes false",
         "  gpu-1  MIG is off: offered while no pod of others has it whole",
