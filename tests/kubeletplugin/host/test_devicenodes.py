@@ -95,6 +95,12 @@ def test_a_node_that_is_not_the_world_s_brings_its_group(
     assert (node.file_mode, node.gid, edits.gids) == (mode, VIDEO_GROUP, (VIDEO_GROUP,))
 
 
+def test_root_s_own_nodes_bring_no_group(host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    show_nodes(monkeypatch, nvidia0=(0o660, 0, os.makedev(195, 0)))
+    node = gpu_node(roots(host), 0)
+    assert (node.file_mode, node.gid, node_edits([node]).gids) == (None, None, ())
+
+
 def test_a_node_that_is_not_there_gets_the_group_of_the_driver_s_parameters(host: Path) -> None:
     parameters = host / "proc/driver/nvidia/params"
     parameters.write_text(f"DeviceFileUID: 0\nDeviceFileGID: {VIDEO_GROUP}\nDeviceFileMode: 432\n")
