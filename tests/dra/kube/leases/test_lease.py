@@ -1,10 +1,12 @@
 """The elector with real threads; its lease lasts for ever, unless the test skips time."""
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 
 import pytest
 
+from dra.kube.errors import ForbiddenError
 from dra.kube.lease import LeaderElector, LeaseLock, LeaseTimes
 from dra.kube.timing import SystemClock
 from tests.dra.kube.leases.leases import LeaseServer
@@ -258,3 +260,23 @@ def test_a_hold_that_the_answer_came_too_late_for_is_lost_from_the_start(
 
     elector.run(work)
     assert told == [True]
+
+
+def test_a_long_wait_is_told_once(server: LeaseServer, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "dra.kube.lease")
+    attempts: list[None] = []
+
+    def forbid() -> None:
+        attempts.append(None)
+        if len(attempts) == 20:
+            elector.stop()
+        raise ForbiddenError("no get on leases", status=403)
+
+    server.on_request = forbid
+    elector = LeaderElector(
+        LeaseLock(server, namespace="ns", name="controller", identity="a", times=TIMES)
+    )
+    elector.run(lambda _: None)
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert "ns/controller" in caplog.text
+    assert "no get on leases" in caplog.text
