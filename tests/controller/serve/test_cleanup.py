@@ -82,3 +82,14 @@ def test_a_pods_own_claim_is_left_to_be_deleted_with_it() -> None:
     assert bench.devices("c")
     bench.run(seconds=5.1)
     assert bench.devices("c") == []
+
+
+def test_a_reserved_claim_keeps_its_allocation_although_its_pod_is_unknown() -> None:
+    bench = Bench("node-a")
+    bench.serve("p", "c")
+    bench.remove_pod("p")
+    bench.run(seconds=100)
+    assert bench.devices("c")
+    bench.end_reservations()
+    bench.run()
+    assert bench.devices("c") == []

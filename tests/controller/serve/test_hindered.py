@@ -189,3 +189,12 @@ def test_a_pod_that_is_being_bound_keeps_its_slice_as_long_as_that_may_take() ->
     assert bench.devices("c"), "a volume is being made"
     wait(bench, times.POD_BINDING / 2)
     assert not bench.devices("c")
+
+
+def test_a_pod_that_is_bound_keeps_its_slice() -> None:
+    bench = with_volume()
+    bench.pod(pod("p", "c", volumes=uses("data"), nodeName="node-a"))
+    volume_claim_goes(bench)
+    for _ in range(3):
+        wait(bench, times.POD_HINDERED)
+    assert bench.devices("c")

@@ -133,3 +133,23 @@ def test_a_node_with_a_silent_plugin_comes_last_and_heartbeats_bring_no_work() -
     assert [bench.node_of(f"c{n}") for n in range(8)] == ["node-b"] * 7 + ["node-a"]
     beat("node-b", ago=SILENT_SECONDS + 20)
     assert bench.cluster.silent_nodes(bench.world.requests.now()) == set(), "all are: none is last"
+
+
+@pytest.mark.parametrize("happens", [goes, is_not_ready, is_cordoned])
+def test_a_pod_that_is_bound_keeps_it(happens: Callable[[Bench], None]) -> None:
+    bench = allocated()
+    bound = pod("p", "c", nodeName="node-a")
+    bench.pod(bound)
+    happens(bench)
+    for _ in range(3):
+        bench.run(seconds=times.NODE_LOST)
+    assert bench.node_of("c") == "node-a"
+
+
+def test_a_claim_that_another_pod_uses_stays() -> None:
+    bench = allocated()
+    bench.pod(pod("other", "c", nodeName="node-a"))
+    goes(bench)
+    for _ in range(3):
+        bench.run(seconds=times.NODE_LOST)
+    assert bench.node_of("c") == "node-a"

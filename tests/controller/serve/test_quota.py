@@ -381,3 +381,19 @@ def test_a_whole_gpu_of_a_node_without_mignode_counts_as_more_than_any_has() -> 
     new.cluster.set_mignode(mignode("node-0", gpu(0, "node-0", mig=False)))
     new.run(seconds=1.0)
     assert new.devices("b")
+
+
+def test_all_claims_and_requests_of_a_pod_count_together_and_other_namespaces_do_not() -> None:
+    bench = limited(SMALL, devices=3)
+    bench.claim(claim("a", request("r"), request("s")))
+    bench.claim(claim("b", request("r"), request("s")))
+    bench.pod(pod("both", "a", "b"))
+    bench.run()
+    assert not bench.devices("a")
+    assert "asks for 4 devices, which it can never have" in told(bench, "both")
+    bench.serve("p", "c", request(count=3))
+    for obj in (claim("elsewhere", request(count=3)), pod("elsewhere", "elsewhere")):
+        obj["metadata"]["namespace"] = "other"
+        (bench.claim if "devices" in obj["spec"] else bench.pod)(obj)
+    bench.run()
+    assert len(bench.devices("c")) == len(bench.devices("elsewhere")) == 3

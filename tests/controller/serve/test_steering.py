@@ -294,3 +294,17 @@ def test_a_few_pods_without_room_are_sent_where_an_autoscaler_has_to_see_them() 
     pods = [o["spec"] for (kind, _), o in site.bench.api.objects.items() if kind == "pods"]
     assert sum("nodeName" in spec for spec in pods) == 8, "as many as there is room for"
     assert len(site.sent()) == steering.MOST_REFUSED_OF_ONE, "others have their turn"
+
+
+def test_what_kube_scheduler_allocated_is_never_given_back_by_us() -> None:
+    site = Site("theirs", own=("ours",), finalizer_at_creation=True)
+    site.ask("p", "7g.40gb", nodeSelector={"only": "theirs"})
+    site.bench.cluster.set_node(node("theirs", labels={"only": "theirs"}))
+    site.watch()
+    _, claims = site.scheduler.schedule("p")
+    for each in claims:
+        each["metadata"]["finalizers"] = [FINALIZER, *each["metadata"]["finalizers"]]
+        site.bench.claim(each)
+    for _ in range(20):
+        site.bench.run(seconds=60)
+    assert site.bench.devices("p-0"), "unbound for twenty minutes"

@@ -126,3 +126,11 @@ def test_a_pod_for_which_kube_scheduler_makes_room_may_take_longer(bench: Bench)
     bench.run(seconds=1.0)
     bench.run(seconds=1.0)
     assert not bench.devices("p")
+
+
+def test_whoever_is_bound_in_time_keeps_what_it_has(bench: Bench) -> None:
+    assert add(bench, "p")
+    bench.run(seconds=times.POD_NOT_BOUND - 1)
+    bench.bind("p", "node-a")
+    bench.run(seconds=10 * times.POD_NOT_BOUND)
+    assert bench.devices("p")

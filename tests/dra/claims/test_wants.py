@@ -141,3 +141,13 @@ def test_a_generated_class_is_written_only_when_it_differs() -> None:
     assert needs_write(wanted_class, bare, DRIVER)
     annotated = {**found, "metadata": {**found["metadata"], "labels": {}}}
     assert needs_write(wanted_class, annotated, DRIVER)
+
+
+def test_the_claim_has_the_last_word_on_the_policy() -> None:
+    spread = device_class("mine", f"device.driver == '{DRIVER}'", config=[opaque(policy="spread")])
+    assert wanted(claim("c")).wants[0].policy == "sws"
+    assert wanted(claim("c", request("r", "mine")), spread).wants[0].policy == "spread"
+    overruled = claim("c", request("r", "mine"), config=[opaque(policy="best-fit")])
+    found = wanted(overruled, spread)
+    assert found.wants[0].policy == "best-fit"
+    assert [e["source"] for e in found.config(["r"])] == ["FromClass", "FromClaim"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from dra.common.resources import Obj
 from dra.gpu.inventory import ClaimRef
 from sim.nvml.faults import Fault
@@ -88,3 +90,11 @@ def test_a_node_without_gpus_says_so(make_rig: Callable[..., Rig]) -> None:
     wait_for("MigNode", lambda: "no NVIDIA GPU" in ready(rig)["message"])
     assert ready(rig)["status"] == "False"
     refuse(rig, rig.claim(GOOD), "no GPU called gpu-0", "it has: none")
+
+
+@pytest.mark.parametrize("uid", ["../../etc/passwd", "a/b", "x" * 5000, "", "a\nb"])
+def test_a_claim_uid_that_is_no_file_name_is_refused(rig: Rig, uid: str) -> None:
+    ref = rig.claim(GOOD)
+    assert rig.refused(ClaimRef("default", ref.name, uid))
+    assert rig.unprepare(ClaimRef("default", ref.name, uid)) or not uid
+    assert rig.mutations() == []

@@ -144,3 +144,10 @@ def test_what_passes_is_tried_again_until_the_time_is_up(
             run()
         assert caught.value is raised
     assert clock.waits == pauses
+
+
+def test_the_lock_is_given_back_after_an_error() -> None:
+    lock = FifoLock()
+    with pytest.raises(RuntimeError), lock:
+        raise RuntimeError
+    assert lock.try_enter()

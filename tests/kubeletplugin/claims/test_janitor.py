@@ -211,3 +211,18 @@ def test_what_changed_while_it_was_looked_at_is_left(
     monkeypatch.setattr(bench.hardware.identity, "is_whole", look)
     assert not bench.janitor.check(UID)
     assert (bench.journal.entries(), bench.acts.seen) == ((later,), [])
+
+
+@pytest.mark.parametrize("boot", ["boot", "before"])
+def test_a_whole_gpu_outlives_a_boot(bench: Bench, boot: str) -> None:
+    entry = bench.entry("a", None, state=State.PREPARED, profile_id=None, boot_id=boot)
+    bench.journal.put(entry)
+    assert not bench.janitor.check(UID)
+    assert bench.journal.entries() == (entry,)
+
+
+def test_after_a_boot_a_slice_is_lost_though_the_gpu_is_away(bench: Bench) -> None:
+    bench.journal.put(bench.entry("a", state=State.PREPARED, boot_id="before"))
+    bench.hardware.found = {}
+    assert bench.janitor.check(UID)
+    assert bench.states() == [State.LOST]

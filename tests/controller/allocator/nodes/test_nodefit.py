@@ -235,3 +235,10 @@ def test_what_nodes_are_charged_is_the_sum_of_their_pods(
             assert {k: used.get(k, 0) for k in ("cpu", "pods")} == {
                 k: sum(r.get(k, 0) for r in held) for k in ("cpu", "pods")
             }
+
+
+def test_a_preference_is_no_taint_that_blocks() -> None:
+    soft = {**TAINT, "effect": "PreferNoSchedule"}
+    assert misfit(needs(), facts(taints=[soft]), {}) == ""
+    hard = {**TAINT, "effect": "NoExecute"}
+    assert "NoExecute" in misfit(needs(), facts(taints=[hard]), {})

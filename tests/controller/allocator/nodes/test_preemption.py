@@ -8,7 +8,8 @@ import pytest
 
 from dra.common.resources import Obj
 from tests.controller.helpers.bench import Bench
-from tests.controller.helpers.objects import claim, pod, versioned
+from tests.controller.helpers.objects import claim, instance, mignode, pod, versioned
+from tests.controller.helpers.objects import gpu as gpu_of
 
 
 def site(*names: str) -> Bench:
@@ -119,3 +120,19 @@ def test_it_is_tried_again_when_a_pod_of_lower_priority_comes() -> None:
     other(made, "y", "a", cpu="4", priority=1)
     made.run()
     assert made.node_of("p") == "a"
+
+
+def test_nobody_is_ended_while_a_node_has_room() -> None:
+    made = site("a", "b")
+    other(made, "x", "a", cpu="3")
+    ask(made)
+    assert made.node_of("p") == "b"
+
+
+def test_nobody_is_ended_where_no_gpu_has_room() -> None:
+    made = site("a")
+    full = gpu_of(node="a", instances=(instance("7g.40gb", 0),))
+    made.cluster.set_mignode(mignode("a", full))
+    other(made, "x", "a", cpu="4")
+    ask(made)
+    assert made.devices("p") == []

@@ -106,3 +106,9 @@ def test_for_anybody_else_it_stays_in_the_way(bench: Bench, case: str) -> None:
     error = str(bench.refused(new, new.placement))
     assert words in error
     assert ("namespaces" in error) is (case == "another namespace")
+
+
+def test_a_whole_gpu_is_everywhere_in_the_way(bench: Bench) -> None:
+    whole = bench.entry("old", state=State.PREPARED)
+    bench.journal.put(replace(whole, device="gpu-0", profile_id=None, placement=None))
+    assert "default/old" in str(bench.refused(bench.entry("new")))
