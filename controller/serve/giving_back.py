@@ -19,7 +19,7 @@ from functools import partial
 from controller import times
 from controller.cluster.records import PodRecord, Refusal
 from controller.serve.binding import may_wait_until
-from controller.serve.nudges import find_refusal
+from controller.serve.nudges import find_refusal, may_be_evicted
 from controller.serve.world import Act, Look, World, Write
 from dra.allocator.admin_access import looks_only
 from dra.allocator.fleet import Fleet
@@ -284,7 +284,8 @@ def give_back_failed_prepare(world: World, known: KnownClaim) -> Iterator[Look |
     )
     if claim.reserved_for or any(p.node for p in pods):
         for pod in pods:
-            if pod.node and pod.pending:
+            is_evicted = world.options.evict_failed and may_be_evicted(world, pod, known)
+            if pod.node and pod.pending and not is_evicted:
                 _tell_stranded(world, known, pod, node=node, why=why)
         return
     if not pods or not node or is_on_node(world, node, claim.ref.uid):

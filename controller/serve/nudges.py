@@ -271,7 +271,7 @@ def _why_evict(world: World, pod: Pod) -> str:
     for known in world.claims_of(pod):
         if known.claim.allocation is None:
             continue
-        if known.claim.allocation.node != pod.node or not _is_wished(world, pod, known):
+        if known.claim.allocation.node != pod.node or not may_be_evicted(world, pod, known):
             continue
         said = failed_prepare(known.obj, driver=world.cluster.driver, reasons=_FAILED)
         if said := said or find_refusal(world, known):
@@ -279,7 +279,8 @@ def _why_evict(world: World, pod: Pod) -> str:
     return ""
 
 
-def _is_wished(world: World, pod: Pod, known: KnownClaim) -> bool:
+def may_be_evicted(world: World, pod: Pod, known: KnownClaim) -> bool:
+    """True if a pod may be evicted where a slice of a claim of it cannot be made."""
     driver = world.cluster.driver
     if label := pod.labels.get(on_failure(driver)):
         return label == _EVICT

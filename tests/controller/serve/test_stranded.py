@@ -90,8 +90,11 @@ def test_a_pod_that_is_bound_but_not_yet_reserved_keeps_its_claim() -> None:
     assert node_of(bench) == "node-a"
 
 
-def test_a_pod_of_a_controller_is_told_that_another_takes_its_place() -> None:
-    bench = Bench("node-a", "node-b")
+@pytest.mark.parametrize("is_evicted", [False, True])
+def test_a_pod_of_a_controller_is_told_that_another_takes_its_place_or_is_evicted(
+    *, is_evicted: bool
+) -> None:
+    bench = Bench("node-a", "node-b", evict_failed=is_evicted)
     body = pod("p", "c", nodeName="node-a")
     body["metadata"]["ownerReferences"] = [
         {"kind": "ReplicaSet", "name": "r", "uid": "u", "controller": True}
@@ -99,7 +102,8 @@ def test_a_pod_of_a_controller_is_told_that_another_takes_its_place() -> None:
     bench.pod(body)
     bench.claim(failed(reservedFor=RESERVED))
     bench.run()
-    assert any("its controller makes another" in m for *_, m in bench.recorder.events)
+    told = any("its controller makes another" in m for *_, m in bench.recorder.events)
+    assert (told, len(bench.api.evicted)) == (not is_evicted, int(is_evicted))
 
 
 def test_a_bound_pod_that_runs_is_not_told_to_go() -> None:
