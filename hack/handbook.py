@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -83,7 +84,8 @@ def _leaves(
 
 def program_options(module: str) -> str:
     """The options of a program, the value of the chart that sets each, and what it does."""
-    # The tests hold this list against the chart and the programs.
+    # The tests hold this list against the chart and the programs; mkdocs does not look there.
+    sys.path.append(str(ROOT))
     from tests.deploy.chart.options import BY_THE_CHART, BY_VALUE, PROGRAMS, options  # noqa: PLC0415
 
     rows = [
