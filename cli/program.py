@@ -309,11 +309,7 @@ _COMMANDS = (
         _names_of("node", "node", nargs=1),
         _flag("--execute", text="do it; again, once nothing is left, to put the labels back"),
         _flag("--status", text="how far it is; 1 until nothing is left"),
-        _flag(
-            "--restore/--no-restore",
-            text="make the instances again that were there before",
-            default=None,
-        ),
+        _flag("--restore/--no-restore", text="make the former instances again", default=None),
         examples=("handback node-1", "handback node-1 --execute --restore"),
         at="takeover.handback",
     ),

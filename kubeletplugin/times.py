@@ -119,7 +119,8 @@ GIVEN_PAUSE_SECONDS, LONGEST_GIVEN_PAUSE_SECONDS = 5.0, 300.0
 # -- A node that is taken over from another manager.
 
 TAKEOVER_LOOK_SECONDS = 10.0
-"""Pause before kubelet is asked again who has instances of others."""
+"""Pause before kubelet is asked again who has instances of others; without a takeover it is
+``CHECK_SECONDS``."""
 
 TAKEOVER_PAUSE_SECONDS = 30.0
 """Time for which an instance of others has to be seen unused before it is removed. Kubelet lists a

@@ -126,7 +126,8 @@ class Takeover:
         wish, now = self._wishes().takeover, self._clock.monotonic()
         if wish == self._seen and now < self._due and not at_once:
             return
-        self._seen, self._due = wish, now + times.TAKEOVER_LOOK_SECONDS
+        pause = times.CHECK_SECONDS if wish is None else times.TAKEOVER_LOOK_SECONDS
+        self._seen, self._due = wish, now + pause
         self._finish()
         if wish is None or wish.is_return or self._is_over(wish):
             self._hold(_RETURNED if wish is not None and wish.is_return else None)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import itertools
 import json
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 import grpc
 
@@ -19,7 +18,6 @@ from kubeletplugin.host.processes import logged_pods, running_pods
 from kubeletplugin.host.roots import Roots
 from kubeletplugin.times import ASK_KUBELET_SECONDS
 
-T = TypeVar("T")
 _MOST_BYTES = 4 << 20
 """Longest answer that is read; 110 pods with hundreds of devices each stay far below."""
 
@@ -85,24 +83,19 @@ class PodResources:
         Raises:
             HostError: kubelet does not answer, or its answer is too long.
         """
-        answer = self._ask(
-            lambda stub: stub.GetAllocatableResources(
-                v1.AllocatableResourcesRequest(), timeout=ASK_KUBELET_SECONDS
-            )
-        )
+        answer = self._ask("GetAllocatableResources", v1.AllocatableResourcesRequest())
         return frozenset((d.resource_name, each) for d in answer.devices for each in d.device_ids)
 
     def _list(self) -> tuple[PodDevices, ...]:
-        answer = self._ask(
-            lambda stub: stub.List(v1.ListPodResourcesRequest(), timeout=ASK_KUBELET_SECONDS)
-        )
+        answer = self._ask("List", v1.ListPodResourcesRequest())
         return tuple(_read(pod) for pod in answer.pod_resources)
 
-    def _ask(self, question: Callable[[v1_grpc.PodResourcesListerStub], T]) -> T:
+    def _ask(self, method: str, request: Any) -> Any:
         limit = [("grpc.max_receive_message_length", _MOST_BYTES)]
         try:
             with grpc.insecure_channel(f"unix:{self.socket}", options=limit) as channel:
-                return question(v1_grpc.PodResourcesListerStub(channel))
+                call = getattr(v1_grpc.PodResourcesListerStub(channel), method)
+                return call(request, timeout=ASK_KUBELET_SECONDS)
         except grpc.RpcError as error:
             raise HostError(
                 f"kubelet cannot be asked on {self.socket}: {error.code().name}: {error.details()}"

@@ -122,9 +122,12 @@ def mode_pending(world: World) -> None:
     waiting_pod(world)
 
 
-@situation("foreign", "ForeignInstance", "gpu-0", "foreign", "7g.40gb at 0:8")
+@situation(
+    "foreign", "ForeignInstance", "gpu-0", "foreign", "7g.40gb at 0:8", "pod ml/x (nvidia.com/y)"
+)
 def foreign(world: World) -> None:
-    made = instance("7g.40gb", 0, state="foreign")
+    users = "pod ml/x (nvidia.com/y)"
+    made = structs.replace(instance("7g.40gb", 0, state="foreign"), message=users)
     world.add_node("node-a", gpu(0, "node-a", instances=(made,)))
     waiting_pod(world)
 

@@ -110,6 +110,11 @@ RECLAIMING = structs.replace(
     instance("7g.40gb", 0, uid="gone", state="reclaiming"), message="in use by pid 4711"
 )
 
+FOREIGN = structs.replace(
+    instance("7g.40gb", 0, state="foreign"), message="pod of-others/x (nvidia.com/mig-7g.40gb)"
+)
+"""Instance whose pod is of another namespace, which the tenant that waits is not told."""
+
 SITUATIONS: dict[str, tuple[Situation, list[Any], dict[str, Any], list[str]]] = {
     "a claim": (
         held(),
@@ -118,7 +123,7 @@ SITUATIONS: dict[str, tuple[Situation, list[Any], dict[str, Any], list[str]]] = 
         ["WaitingForSlice", "a: gpu-0 no room for 1g.5gb (blocked by claim default/big-a)"],
     ),
     "an instance that nobody claims": (
-        has(gpu(node="a", instances=(instance("7g.40gb", 0, state="foreign"),))),
+        has(gpu(node="a", instances=(FOREIGN,))),
         SMALL,
         {},
         ["WaitingForSlice", "gpu-0 no room for 1g.5gb (blocked by foreign instance at 0:8)"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -88,6 +89,12 @@ def instances(rig: Rig) -> set[int]:
     return {gi.key for gpu in rig.machine.state().gpus for gi in gpu.gpu_instances}
 
 
+def is_shown(rig: Rig, instance: tuple[str, str, int, str]) -> bool:
+    """Whether the MigNode has an instance, after a look at the GPUs."""
+    rig.poll()
+    return instance in rig.published_slices()
+
+
 def settled(rig: Rig, state: str = "success") -> str:
     """The message, once the wish is in that state."""
     wait_for(state, lambda: tend(rig)[0] == state, context=lambda: str(tend(rig)))
@@ -169,8 +176,7 @@ def test_instances_go_one_by_one_as_their_pods_end(
     told = tend(node)[1]
     assert told.startswith("3 left: gpu-0 1g.5gb at 0:1: pod default/train-0")
     assert "process 4711 is in it, and kubelet gives it to no pod" in told
-    place = node.claim("gpu-0-mig-1g5gb-19-2")
-    node.prepared(place)
+    node.prepared(node.claim("gpu-0-mig-1g5gb-19-2"))
     node.machine.end_process(4711)
     node.pods.pop("train-0")
     wait_for("the next", lambda: "1 left" in tend(node)[1])
@@ -197,8 +203,11 @@ def test_instances_go_one_by_one_as_their_pods_end(
         node.http.refuse = (lambda *_: None) if is_read else unread
         start(node)
         wait_for("the wish", lambda: node.daemon and node.daemon.mignode.wishes.takeover)
+        another = node.machine.create_slice(1, "1g.5gb", start=1 + is_read)
+        wait_for("a write", partial(is_shown, node, ("gpu-1", "1g.5gb", another.start, "foreign")))
         tend(node)
         assert later.uuid in str(node.machine.snapshot()), "nor does it after a restart"
+        assert node.mignode()["status"]["takeover"]["state"] == "success"
 
 
 def test_a_gpu_that_is_released_is_not_taken_over_yet(node: Rig) -> None:
@@ -386,7 +395,7 @@ def test_a_node_is_handed_back_once_its_claims_have_ended(node: Rig) -> None:
     give(node, theirs, "train")
     wait_for("the pod", tended(node, lambda: f"pod default/train ({MIG})" in str(node.mignode())))
     assert node.unprepare(ref) == ""
-    settled(node)
+    assert settled(node) == "nothing of this driver is left on the node"
     wanted = [(0, "3g.20gb", 4, True), (1, "1g.5gb", 0, True), (1, "3g.20gb", 4, True)]
     assert node.slices() == wanted
     assert not node.journal()
@@ -398,6 +407,21 @@ def test_a_node_is_handed_back_once_its_claims_have_ended(node: Rig) -> None:
         node.machine.destroy_slice(1, gi.id)
     tend(node)
     assert node.slices() == wanted[:1], "they are the other manager's by then"
+
+
+@pytest.mark.usefixtures("frequent_looks")
+def test_slices_of_a_layout_go_when_the_node_is_handed_back(node: Rig) -> None:
+    entry = {"devices": "all", "mig-enabled": True, "mig-devices": {"3g.20gb": 2}}
+    node.node_classes = node.folder / "classes"
+    node.node_classes.mkdir()
+    parted = {"version": "v1", "mig-configs": {"pairs": [entry]}}
+    (node.node_classes / "parted.yaml").write_text(json.dumps(parted))
+    node.api.patch(NODES, node.node, {"metadata": {"labels": {"nvidia.com/mig.config": "pairs"}}})
+    start(node)
+    wait_for("the layout", lambda: len(node.slices()) == 4)
+    ask(node, "return")
+    settled(node)
+    assert node.slices() == []
 
 
 def test_what_cannot_be_made_again_is_told(node: Rig) -> None:
