@@ -125,3 +125,15 @@ def test_thousands_of_pods_of_one_namespace_do_not_delay_the_conditions_of_anoth
     bench.run(seconds=2 * times.CONDITION_GAP)
     assert bench.condition("alone")["reason"] == "WaitingForSlice"
     assert writes(bench) <= 3
+
+
+def test_many_pods_are_written_to_one_after_the_other() -> None:
+    bench = waiting(pods=30)
+    bench.run(seconds=2.0)
+    assert writes(bench) == 1
+    for _ in range(10):
+        bench.run(seconds=0.1)
+    assert writes(bench) == 11
+    for _ in range(60):
+        bench.run(seconds=1.0)
+    assert writes(bench) == 30
