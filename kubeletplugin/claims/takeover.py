@@ -69,13 +69,11 @@ class _Found(NamedTuple):
 class _Look(NamedTuple):
     """A look at all GPUs.
 
-    ``before``, ``free``: since when instances are unused, as of the last look and of this one.
-    ``told``: as ``GpuReader.foreign``. ``pause``: time for which an instance has to be unused
-    before it is removed; None: none is.
+    ``free``: since when instances are unused. ``told``: as ``GpuReader.foreign``. ``pause``: time
+    for which an instance has to be unused before it is removed; None: none is.
     """
 
     uses: OtherUses
-    before: dict[_Found, float]
     free: dict[_Found, float]
     told: dict[tuple[str, int], tuple[str, str]]
     pause: float | None = None
@@ -169,16 +167,17 @@ class Takeover:
         """Publish who has instances of others; with a wish, remove those that nobody has."""
         seen = (i.state for gpu in self._hardware.gpus() for i in gpu.instances)
         if wish is None and InstanceState.FOREIGN not in seen:
+            self._free = {}
             return
         keys = [label.key for label in wish.labels] if wish is not None else []
-        why, look = "", _Look(OtherUses({}), self._free, {}, {})
+        why, look = "", _Look(OtherUses({}), {}, {})
         try:
             pods = self._kubelet.pods()
             uses = other_uses(*pods, *checkpointed_devices(self._roots), driver=self._driver)
             if wish is not None:
                 why = self._other_manager(keys) or next(self._doubts(pods, uses), "")
             pause = times.TAKEOVER_PAUSE_SECONDS if keys else times.TAKEOVER_QUIET_SECONDS
-            look = _Look(uses, self._free, {}, {}, None if why or wish is None else pause)
+            look = _Look(uses, {}, {}, None if why or wish is None else pause)
             units = self._hardware.units()
             left = [text for unit in units for text in self._of_gpu(unit, look)]
             left += self._hardware.problems
@@ -233,7 +232,7 @@ class Takeover:
                 why = self._why_kept(found, unit, look)
                 look.told[unit.uuid, gi.id] = (found.uuids[0] if len(inside) == 1 else "", why)
                 if not why and look.pause is not None:
-                    since = look.free[found] = look.before.get(found, now)
+                    since = look.free[found] = self._free.get(found, now)
                     why = _UNUSED if now - since < look.pause else self._remove(found, unit)
                 if why:
                     yield f"{unit.name} {_shape(unit, gi)}: {why}"

@@ -61,6 +61,9 @@ def test_no_command_prints_what_a_node_or_a_tenant_wrote_as_it_is(
     each |= {"reason": "Unavailable", "message": bad, "productName": bad[:128]}
     each["instances"][0]["message"] = bad
     found["conditions"][0] |= {"status": "False", "message": bad}
+    found["takeover"] = {"since": "now", "state": "pending", "message": bad}
+    wish = {"wish": "take", "since": "now"}
+    world.api.patch(MIG_NODES, "node-a", {"spec": {"takeover": wish}})
     world.set_status(MIG_NODES, {"metadata": {"name": "node-a"}}, found)
     world.add_claim("wanted")
     pod = world.add_pod("waits", "wanted")
@@ -70,7 +73,8 @@ def test_no_command_prints_what_a_node_or_a_tenant_wrote_as_it_is(
     world.set_status(RESOURCE_CLAIMS, held, held["status"])
     for line in (
         *(["map"], ["map", "-o", "wide"], ["profiles"], ["doctor"], ["explain", "waits"]),
-        *(["top", "-A"], ["plan", "-p", "1g.5gb"], ["plan", "-p", bad]),
+        *(["top", "-A"], ["plan", "-p", "1g.5gb"], ["plan", "-p", bad], ["handback", "node-a"]),
+        *(["takeover", "node-a"], ["takeover", "node-a", "--status"]),
     ):
         ran = mig(*line)
         assert is_harmless(ran.out + ran.err), line
