@@ -40,7 +40,6 @@ from dra.claims.nearmisses import find_near_miss
 from dra.claims.reader import Reader, unjudged
 from dra.claims.reasons import Obstacle, Reason
 from dra.claims.requests import requested_settings
-from dra.claims.wants import ClaimWants
 from dra.common.resources import DEVICE_CLASSES
 from dra.gpu.inventory import Inventory
 
@@ -69,11 +68,6 @@ class ClaimSpec:
         devices = mapping(self.document.obj, *map(str, self.at))
         return read_claim({"metadata": metadata, "spec": {"devices": devices}})
 
-    @property
-    def requests(self) -> list[str]:
-        """The names of its requests."""
-        return [request.name for request in self.claim.requests]
-
 
 @dataclass(frozen=True)
 class Manifests:
@@ -95,18 +89,6 @@ class Manifests:
                 self.classes[document.name] = found[0]
 
     @cached_property
-    def _device_classes(self) -> dict[str, DeviceClass]:
-        """Classes of the files, those that the controller would generate, and others' by name."""
-        profiles = {p.name for g in self._gpus.gpus if g.geometry for p in g.geometry.profiles}
-        made = generated_classes(self.driver, profiles | self._profiles)
-        made += [each.obj for each in self.classes.values()]
-        known = {obj["metadata"]["name"]: read_class(obj, self.driver) for obj in made}
-        asked = (r for spec in self.claims.values() for r in spec.claim.requests)
-        named = {choice.class_name for request in asked for choice in request.choices}
-        others = (name for name in named - known.keys() if not meant_ours(name))
-        return {**known, **{n: DeviceClass(n, False, (), (), "") for n in others}}
-
-    @cached_property
     def _profiles(self) -> set[str]:
         """The profiles that claims and classes name."""
         documents = [*(spec.document for spec in self.claims.values()), *self.classes.values()]
@@ -118,15 +100,21 @@ class Manifests:
         return known_gpus(self.driver, self._profiles)
 
     @cached_property
-    def _reader(self) -> Reader:
-        return Reader(self.driver, self.kinds, self._device_classes)
+    def reader(self) -> Reader:
+        """Reads claims as the controller would.
 
-    def read(self, spec: ClaimSpec) -> ClaimWants | Obstacle | None:
-        """A claim as the controller would read it: what it wants of this driver, None for others'.
-
-        A class that is not in the files, and not called like one of ours, counts as another's.
+        Its classes are those of the files and those that the controller would generate. Any other
+        one that is not called like ours counts as another driver's.
         """
-        return self._reader.read(spec.claim)
+        profiles = {p.name for g in self._gpus.gpus if g.geometry for p in g.geometry.profiles}
+        made = generated_classes(self.driver, profiles | self._profiles)
+        made += [each.obj for each in self.classes.values()]
+        known = {obj["metadata"]["name"]: read_class(obj, self.driver) for obj in made}
+        asked = (r for spec in self.claims.values() for r in spec.claim.requests)
+        named = {choice.class_name for request in asked for choice in request.choices}
+        others = (name for name in named - known.keys() if not meant_ours(name))
+        known |= {name: DeviceClass(name, False, (), (), "") for name in others}
+        return Reader(self.driver, self.kinds, known)
 
     def unmatched(
         self, document: Document, at: Path, choices: Sequence[Expressions]
@@ -160,7 +148,7 @@ class Manifests:
 
     def by_mps(self, spec: ClaimSpec) -> dict[str, bool]:
         """By request of a claim, whether MPS shares its devices, as far as these files tell."""
-        settings = requested_settings(spec.claim.config, self._device_classes, self.driver)
+        settings = requested_settings(spec.claim.config, self.reader.classes, self.driver)
         return settings.by_mps(spec.claim.requests)
 
 
@@ -200,7 +188,7 @@ def check_claim(spec: ClaimSpec, known: Manifests) -> Iterator[Remark]:
     faults = [*_check_configs(document, spec.at, known.driver)]
     yield from faults
     yield from becomes(document, known.driver, known.classes)
-    found = known.read(spec)
+    found = known.reader.read(spec.claim)
     if isinstance(found, Obstacle):
         if found.reason is not Reason.BAD_CONFIG:
             yield document.remark(Level.ERROR, where, found.message)

@@ -175,7 +175,8 @@ def _references(pod: PodSpec, known: Manifests) -> Iterator[Remark]:
 
 def _uses(pod: PodSpec, known: Manifests) -> Iterator[Remark]:
     """Findings about requests that containers name and claims lack, and about unused claims."""
-    offered, claims = pod.entries, pod.claims(known)
+    offered = pod.entries
+    has = {n: [r.name for r in c.claim.requests] for n, c in pod.claims(known).items()}
     have = ", ".join(offered) or "none"
     for at, _, uses in pod.containers:
         for number, (name, wanted) in enumerate(uses):
@@ -183,8 +184,8 @@ def _uses(pod: PodSpec, known: Manifests) -> Iterator[Remark]:
             if name not in offered:
                 message = f"the pod has no claim {name!r} in its resourceClaims; there are: {have}"
                 yield pod.document.remark(Level.ERROR, (*where, "name"), message)
-            if wanted and name in claims and wanted not in claims[name].requests:
-                message = lacks_request(wanted, claims[name].requests)
+            if wanted and name in has and wanted not in has[name]:
+                message = lacks_request(wanted, has[name])
                 yield pod.document.remark(Level.ERROR, (*where, "request"), message)
     used = {use.claim for _, _, uses in pod.containers for use in uses}
     for name in sorted(offered.keys() - used):
@@ -204,7 +205,8 @@ def _placing(pod: PodSpec, known: Manifests) -> Iterator[Remark]:
     gates = [text(g, "name") for _, g in entries(pod.spec, "schedulingGates")]
     gate = finalizer(known.driver)
     # The controller lifts the gate of pods whose claims are all its own.
-    ours = [isinstance(known.read(claim), ClaimWants) for claim in pod.claims(known).values()]
+    read = [known.reader.read(spec.claim) for spec in pod.claims(known).values()]
+    ours = [isinstance(each, ClaimWants) for each in read]
     if ours and all(ours) and gate not in gates:
         message = (
             f"with scheduling gate {gate} it would not be tried in vain while it waits for its "
