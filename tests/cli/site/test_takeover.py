@@ -119,6 +119,7 @@ def test_a_takeover_after_half_a_handback_remembers_what_was_there_first(
     mig("takeover", "node-a", "--execute")
     first = wish(node)
     mig("handback", "node-a", "--execute")
+    node.replace_gpus("node-a", gpu(0, "node-a"))
     mig("takeover", "node-a", "--execute")
     assert {**wish(node), "since": ""} == {**first, "since": ""}
 
@@ -170,6 +171,22 @@ def test_a_run_that_was_cut_short_is_repeated(
     assert mig(command, "node-a", "--execute").code == 0
     assert ("labels" in wish(node)) is (command == "takeover")
     assert labels(node)[PLUGIN] == ("false" if command == "takeover" else "true")
+
+
+def test_labels_that_have_just_changed_are_not_overwritten(
+    node: World, mig: Mig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patch, paused = KubeApi.patch, {PLUGIN: "paused-for-driver-upgrade"}
+
+    def after_another(self: KubeApi, resource: Resource, *args: Any, **kwargs: Any) -> Any:
+        if resource == NODES:
+            patch(node.api, NODES, "node-a", {"metadata": {"labels": paused}})
+        return patch(self, resource, *args, **kwargs)
+
+    monkeypatch.setattr(KubeApi, "patch", after_another)
+    ran = mig("takeover", "node-a", "--execute")
+    assert (ran.code, "has just changed; run the command again" in ran.err) == (1, True)
+    assert labels(node) == LABELS | paused
 
 
 def test_it_does_not_begin_while_the_operator_works_or_claims_of_nvidias_driver_are_there(
