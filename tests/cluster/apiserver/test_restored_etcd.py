@@ -66,4 +66,6 @@ def test_what_was_written_after_the_snapshot_is_forgotten(binaries: Binaries, ro
         finally:
             reflector.stop()
             api.close()
-    assert changes[-1].rewound
+    rewound = {c.new["metadata"]["name"] for c in changes if c.rewound and c.new}
+    gone = {c.old["metadata"]["name"] for c in changes if c.kind == "deleted" and c.old}
+    assert (rewound, gone) == ({"early"}, names)
