@@ -145,3 +145,10 @@ def test_why_a_gpu_cannot_be_used_is_said_in_a_word_and_in_words(case: str) -> N
     known, failure, expected = AVAILABILITY[case]
     shown = describe(known, [], [], owners={}, failure=failure)
     assert (shown.reason, shown.unavailable) == expected
+
+
+def test_instances_are_in_the_order_of_their_places_and_a_whole_gpu_is_none() -> None:
+    absent = replace(ENTRY, device="low", placement=Placement(0, 1), gi_id=1, state=State.INTENT)
+    whole = replace(ENTRY, device="gpu-3", placement=None, profile_id=None)
+    shown = describe(KNOWN, [PRESENT], [whole, ENTRY, absent], owners={7: ENTRY}).instances
+    assert [i.placement.start for i in shown] == [0, 4]
