@@ -137,3 +137,21 @@ def test_many_pods_are_written_to_one_after_the_other() -> None:
     for _ in range(60):
         bench.run(seconds=1.0)
     assert writes(bench) == 30
+
+
+def test_a_new_leader_repeats_nothing_that_the_pod_says_already() -> None:
+    bench = waiting()
+    bench.run(seconds=2.0)
+    successor = Bench("node-a")
+    successor.cluster.set_class(bench.cluster.class_objects[OWN_CLASS])
+    for name in ("all", "c0"):
+        successor.claim(bench.api.objects["resourceclaims", name])
+    for name in ("holder", "p0"):
+        successor.pod(bench.api.get(PODS, name))
+    successor.run()
+    successor.run(seconds=30.0)
+    assert successor.recorder.reasons("p0") == ["WaitingForSlice"]
+    assert writes(successor) == 0
+    successor.delete_pod("holder")
+    successor.run(seconds=10.0)
+    assert successor.condition("p0")["status"] == "True"

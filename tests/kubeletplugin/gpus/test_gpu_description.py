@@ -152,3 +152,20 @@ def test_instances_are_in_the_order_of_their_places_and_a_whole_gpu_is_none() ->
     whole = replace(ENTRY, device="gpu-3", placement=None, profile_id=None)
     shown = describe(KNOWN, [PRESENT], [whole, ENTRY, absent], owners={7: ENTRY}).instances
     assert [i.placement.start for i in shown] == [0, 4]
+
+
+def test_a_slice_that_claims_share_is_shown_once_for_each_that_has_it() -> None:
+    states = (State.PREPARED, State.PREPARED, State.LEFTOVER)
+    shares = [
+        replace(ENTRY, claim=ClaimRef("default", f"c{i}", f"uid-{i}"), state=s, share=SHARE)
+        for i, s in enumerate(states)
+    ]
+    gone = replace(shares[0], claim=ClaimRef("default", "c3", "uid-3"), mig_uuid="MIG-before")
+    entries = [gone, *shares]
+    shown = describe(KNOWN, [PRESENT], entries, owners={7: shares[0]}).instances
+    assert {i.claim.name: (i.state, i.uuid) for i in shown if i.claim} == {
+        "c0": (InstanceState.PREPARED, "MIG-u"),
+        "c1": (InstanceState.PREPARED, "MIG-u"),
+        "c2": (InstanceState.RECLAIMING, "MIG-u"),
+        "c3": (InstanceState.LOST, "MIG-before"),
+    }

@@ -13,7 +13,7 @@ from kubeletplugin.errors import BusyError
 from kubeletplugin.journal.entries import ARRIVING, Entry, State
 from kubeletplugin.nvml.errors import NvmlError
 from tests.kubeletplugin.claims.slices.slicebench import CREATE_CI, CREATE_GI
-from tests.kubeletplugin.helpers.gpubench import UNKNOWN, GpuBench
+from tests.kubeletplugin.helpers.gpubench import DESTROY_CI, UNKNOWN, GpuBench
 
 NAME = "gpu-0-mig-1g5gb-19-4"
 MADE = [CREATE_GI, CREATE_CI]
@@ -156,3 +156,10 @@ def test_the_rest_of_a_shared_slice_is_used_again_in_its_namespace_alone(
     again = 1 if tenant == "default" else 2
     assert bench.calls().count(CREATE_GI) == again
     assert len(bench.journal.entries()) == 1
+
+
+def test_a_claim_that_leaves_writes_the_journal_once_and_asks_for_no_change(bench: Bench) -> None:
+    first, _ = bench.sharing("a", "b")
+    bench.keep(DESTROY_CI, UNKNOWN)
+    assert bench.slices.remove(first, keep=True) == ""
+    assert bench.calls() == MADE
