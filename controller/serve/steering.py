@@ -13,9 +13,9 @@ nobody knows, and the second would find another device than was foreseen. What w
 pod counts as its own until its claims are allocated, or it was refused, or is gone.
 
 A pod that fits nowhere is refused: kube-scheduler takes the nomination back and tries the pod again
-by itself, as one that never had the gate. While too many pods of a namespace were refused and wait,
-no other pod of it is sent. A condition of the pod, which no tenant can write, tells the next leader
-that it was sent.
+by itself, as one that never had the gate. So is one whose claim is deleted, which kube-scheduler
+leaves alone. While too many pods of a namespace were refused and wait, no other pod of it is sent.
+A condition of the pod, which no tenant can write, tells the next leader that it was sent.
 """
 
 from __future__ import annotations
@@ -212,7 +212,8 @@ def note_pod(world: World, pod: Pod) -> None:
         record.steered, world.steered[pod.uid] = steered, record
     steered.is_sent = True
     is_final = is_refused(pod.obj) and not pod.needs.preempts  # then the nomination may stay
-    if (is_final or not pod.nominated) and not steered.is_refused:
+    is_left = is_final or not pod.nominated or _lacks_a_claim(world, pod)
+    if is_left and not steered.is_refused:
         _refused(world, record, steered)
     elif not is_final and pod.nominated not in ("", steered.node):
         _moved(world, record, steered)
@@ -263,7 +264,7 @@ def _refused(world: World, record: PodRecord, steered: Steered) -> None:
     _log.info("refused by kube-scheduler", extra={"pod": str(record.pod), "node": steered.node})
     steered.is_refused = True
     world.trusted.put(record.pod.key[0], 0)
-    if steered.node:
+    if steered.node and not _lacks_a_claim(world, record.pod):
         world.reporter.metrics.steered("refused")
         world.refusals.refuse(world.cluster.pod_index.template(record.pod), steered.node)
     _free(world, steered)
@@ -276,6 +277,15 @@ def _free(world: World, steered: Steered) -> None:
         world.cluster.end_write(claim)
     world.cluster.make_room(steered.node)
     world.agenda.room_made()  # for those that wait for their turn
+
+
+def _lacks_a_claim(world: World, pod: Pod) -> bool:
+    """True if a claim of a pod is gone or being deleted: kube-scheduler does not try it then.
+
+    Its nomination stays (PreEnqueue in kube-scheduler's dynamicresources.go, 1.36).
+    """
+    present = [known for known in world.claims_of(pod) if not known.claim.deleting]
+    return len(present) < len(pod.claim_keys)
 
 
 def _has_all(world: World, pod: Pod) -> bool:

@@ -179,7 +179,10 @@ def _take_steps(obj: Obj, steps: list[Obj]) -> None:
         where: Any = obj
         *parents, last = step["path"].split("/")[1:]
         for name in parents:
-            where = where[int(name)] if isinstance(where, list) else where.setdefault(name, {})
+            if isinstance(where, list):
+                where = where[int(name)] if int(name) < len(where) else {}
+            else:
+                where = where.setdefault(name, {})
         key: Any = int(last) if isinstance(where, list) else last
         if step["op"] == "remove":
             del where[key]

@@ -144,6 +144,21 @@ def test_a_refused_pod_is_left_to_kube_scheduler_and_others_go_on() -> None:
     assert site.schedule("q") == "b"
 
 
+@pytest.mark.parametrize("how", ["lose_claim", "delete_claim"])
+def test_a_pod_whose_claim_is_deleted_on_its_way_keeps_no_other_from_its_node(how: str) -> None:
+    """kube-scheduler does not look at it, and leaves its nomination."""
+    site = Site("a")
+    site.ask("p", "3g.20gb")
+    site.watch()
+    assert site.sent() == {"p": "a"}
+    site.watch()
+    getattr(site.bench, how)("p-0")
+    site.ask("q", "7g.40gb")
+    site.bench.run(seconds=61)
+    assert site.sent() == {"p": "a", "q": "a"}
+    assert site.schedule("q") == "a"
+
+
 def test_few_refused_pods_keep_others_of_their_namespace_from_being_sent_and_nobody_else() -> None:
     names = tuple(f"n{n:02}" for n in range(steering.MOST))
     site = Site(*names)
