@@ -24,8 +24,7 @@ from kubeletplugin.common import Common, patiently
 from kubeletplugin.errors import DeviceError, PluginError, StartingError
 from kubeletplugin.gpus.gpu import GpuUnit
 from kubeletplugin.journal.entries import HELD, Entry
-from kubeletplugin.telemetry.observer import Action
-from kubeletplugin.telemetry.reports import about
+from kubeletplugin.telemetry.observer import Action, about
 from kubeletplugin.times import (
     AWAITED_SECONDS,
     EARLY_AGAIN_SECONDS,

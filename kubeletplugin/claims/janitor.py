@@ -30,8 +30,7 @@ from kubeletplugin.common import Common
 from kubeletplugin.errors import IncompleteError, PluginError, StartingError
 from kubeletplugin.journal.entries import ARRIVING, GONE, HELD, LEAVING, Entry, State, complete
 from kubeletplugin.nvml.errors import NvmlError
-from kubeletplugin.telemetry.observer import Action
-from kubeletplugin.telemetry.reports import about, device
+from kubeletplugin.telemetry.observer import Action, about, device
 from kubeletplugin.times import (
     CHECK_SECONDS,
     CLAIMS_SECONDS,

@@ -26,7 +26,7 @@ from kubeletplugin.gpus.identity import how_to_remove
 from kubeletplugin.journal.entries import LEAVING, Entry, intended_entry, occupant_of, ready_entry
 from kubeletplugin.nvml.errors import NvmlError, disable_mig, enable_mig
 from kubeletplugin.nvml.instances import GpuInstance, list_compute_instances
-from kubeletplugin.telemetry.reports import device
+from kubeletplugin.telemetry.observer import device
 from kubeletplugin.times import LAYOUT_GRACE_SECONDS
 
 _log = logging.getLogger(__name__)

@@ -29,8 +29,7 @@ from kubeletplugin.claims.removal import ClaimRemoval
 from kubeletplugin.common import Common
 from kubeletplugin.errors import DeadlineError, HardwareError, PluginError, StartingError
 from kubeletplugin.journal.entries import HELD
-from kubeletplugin.telemetry.observer import Action, Operation, Served
-from kubeletplugin.telemetry.reports import about, device
+from kubeletplugin.telemetry.observer import Action, Operation, Served, about, device
 from kubeletplugin.times import RPC_SECONDS, START_SECONDS, UNPREPARE_SECONDS
 
 _log = logging.getLogger(__name__)

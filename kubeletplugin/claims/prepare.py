@@ -27,7 +27,7 @@ from kubeletplugin.errors import ClaimError, HardwareError, PluginError, Startin
 from kubeletplugin.gpus.gpu import GpuUnit
 from kubeletplugin.journal.entries import ARRIVING, HELD, Entry, State, complete
 from kubeletplugin.nvml.errors import NvmlError
-from kubeletplugin.telemetry.reports import about
+from kubeletplugin.telemetry.observer import about
 from kubeletplugin.times import PREPARE_PAUSE_SECONDS, PREPARE_SECONDS, UNDO_SECONDS
 
 _log = logging.getLogger(__name__)

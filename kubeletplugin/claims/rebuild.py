@@ -30,7 +30,7 @@ from kubeletplugin.journal.entries import Entry, EntryKey, State, share_slice
 from kubeletplugin.nvml.errors import NvmlError
 from kubeletplugin.nvml.instances import list_compute_instances, list_gpu_instances
 from kubeletplugin.telemetry.observer import Action
-from kubeletplugin.telemetry.reports import device as device_fields
+from kubeletplugin.telemetry.observer import device as device_fields
 from kubeletplugin.times import LIST_PAUSE_SECONDS, LONGEST_LIST_PAUSE_SECONDS, LOOK_SECONDS
 
 _log = logging.getLogger(__name__)

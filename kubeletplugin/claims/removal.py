@@ -22,7 +22,7 @@ from kubeletplugin.gpus.gpu import GpuUnit
 from kubeletplugin.gpus.hardware import Hardware
 from kubeletplugin.journal.entries import HELD, LEAVING, Entry, EntryKey, State, occupant_of
 from kubeletplugin.nvml.errors import GpuLostError, InUseError, NvmlError
-from kubeletplugin.telemetry.reports import device
+from kubeletplugin.telemetry.observer import device
 from kubeletplugin.times import BUSY_GPU_SECONDS, REMOVAL_PAUSE_SECONDS
 
 _log = logging.getLogger(__name__)

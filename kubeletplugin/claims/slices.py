@@ -49,7 +49,7 @@ from kubeletplugin.nvml.instances import (
     destroy_gpu_instance,
     list_gpu_instances,
 )
-from kubeletplugin.telemetry.reports import device
+from kubeletplugin.telemetry.observer import device
 
 _log = logging.getLogger(__name__)
 

@@ -43,7 +43,7 @@ from kubeletplugin.nvml.instances import (
     processes,
 )
 from kubeletplugin.publishing.mignode import Wishes
-from kubeletplugin.telemetry.reports import device
+from kubeletplugin.telemetry.observer import device
 
 _log = logging.getLogger(__name__)
 _SOURCE = "takeover"

@@ -32,7 +32,7 @@ from kubeletplugin.common import Common
 from kubeletplugin.gpus.health import DeviceProblem
 from kubeletplugin.journal.entries import HELD, Entry, State
 from kubeletplugin.publishing.writer import Writer
-from kubeletplugin.telemetry.reports import about
+from kubeletplugin.telemetry.observer import about
 
 _log = logging.getLogger(__name__)
 _ATTEMPTS = 8

@@ -1,6 +1,6 @@
 """Observer that counts the node's calls, waits, actions and latencies as metrics.
 
-A cache of facts about claims, for metrics and logs, is here too.
+A cache of facts about claims, for metrics and logs, is here too, and the fields of a log line.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import cache
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 
@@ -224,3 +225,25 @@ def _result(error: Exception | None) -> str:
     if not isinstance(error, PluginError):
         return "internal"
     return "permanent" if is_permanent(error) else "retry"
+
+
+def about(ref: ClaimRef, **more: Any) -> dict[str, Any]:
+    """Fields that name a claim, for ``extra`` of a log call, with the names the controller uses.
+
+    ClaimCache adds the pods if they are known.
+    """
+    return {"claim": str(ref), "uid": ref.uid, **more}
+
+
+def device(entry: Entry, **more: Any) -> dict[str, Any]:
+    """Fields that name a claim and its device, for ``extra`` of a log call."""
+    return about(
+        entry.claim,
+        device=entry.device,
+        gpu=entry.device.partition("-mig-")[0],
+        gpu_uuid=entry.gpu,
+        profile=entry.profile or "gpu",
+        placement="whole" if entry.placement is None else str(entry.placement),
+        **{k: v for k, v in (("gi", entry.gi_id), ("ci", entry.ci_id)) if v is not None},
+        **more,
+    )

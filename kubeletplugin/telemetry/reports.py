@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
 
 from dra.claims.claims import Consumer
 from dra.claims.reasons import NodeReason
 from dra.common.resources import NODES, PODS, RESOURCE_CLAIMS, Obj, Resource
 from dra.gpu.inventory import ClaimRef
 from dra.kube.events import EventSink
-from kubeletplugin.journal.entries import Entry
 
 _MOST_PODS = 8
 """Pods of a claim that get an event."""
@@ -77,25 +75,3 @@ class Reports:
 def _regarding(resource: Resource, name: str, uid: str, namespace: str = "") -> Obj:
     metadata = {"name": name, "uid": uid} | ({"namespace": namespace} if namespace else {})
     return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata}
-
-
-def about(ref: ClaimRef, **more: Any) -> dict[str, Any]:
-    """Fields that name a claim, for ``extra`` of a log call, with the names the controller uses.
-
-    ClaimCache adds the pods if they are known.
-    """
-    return {"claim": str(ref), "uid": ref.uid, **more}
-
-
-def device(entry: Entry, **more: Any) -> dict[str, Any]:
-    """Fields that name a claim and its device, for ``extra`` of a log call."""
-    return about(
-        entry.claim,
-        device=entry.device,
-        gpu=entry.device.partition("-mig-")[0],
-        gpu_uuid=entry.gpu,
-        profile=entry.profile or "gpu",
-        placement="whole" if entry.placement is None else str(entry.placement),
-        **{k: v for k, v in (("gi", entry.gi_id), ("ci", entry.ci_id)) if v is not None},
-        **more,
-    )

@@ -32,7 +32,7 @@ from kubeletplugin.gpus.hardware import Hardware
 from kubeletplugin.host.driverfiles import DriverFiles
 from kubeletplugin.journal.entries import Entry, MpsLimits
 from kubeletplugin.publishing.mignode import node_owner
-from kubeletplugin.telemetry.reports import about
+from kubeletplugin.telemetry.observer import about
 from kubeletplugin.times import DAEMON_ASK_SECONDS, DAEMON_LOOK_SECONDS, DAEMON_SECONDS
 
 _log = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from kubeletplugin.errors import DeviceError, HardwareError, PluginError
 from kubeletplugin.gpus.hardware import Hardware
 from kubeletplugin.host.driverfiles import DriverFiles
 from kubeletplugin.journal.entries import Entry, EntryKey, State
-from kubeletplugin.telemetry.reports import device
+from kubeletplugin.telemetry.observer import device
 from kubeletplugin.times import TIME_SLICE_END_SECONDS, TIME_SLICE_SECONDS
 
 DEFAULT: Final = "Default"
