@@ -163,3 +163,11 @@ def test_a_claim_that_leaves_writes_the_journal_once_and_asks_for_no_change(benc
     bench.keep(DESTROY_CI, UNKNOWN)
     assert bench.slices.remove(first, keep=True) == ""
     assert bench.calls() == MADE
+
+
+def test_nobody_takes_part_in_a_slice_that_is_on_its_way_out(bench: Bench) -> None:
+    [last] = bench.sharing("a", state=State.LEFTOVER)
+    bench.journal.put(replace(last, share=Share(MEMORY, 100, "x")))
+    made = bench.ensure(bench.share("b"))
+    assert (bench.calls()[-2:], bench.journal.entries()) == (MADE, (made,))
+    assert bench.calls().count(CREATE_GI) == 2
