@@ -27,6 +27,7 @@ _MAY_DIFFER = {
 
 _MAY_DIFFER_OF_NODE = {
     *("node", "pool", "gpus", "allocator", "cdi_hook", "ready", "message", "publication", "drain"),
+    *("takeover", "progress"),
     *("resumed", "failed_claims", "mode", "capabilities"),
 }
 """Fields of an Inventory that the nodes of such GPUs may differ in: selectors see none of them."""

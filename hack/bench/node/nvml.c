@@ -374,6 +374,7 @@ int nvmlDeviceGetAttributes_v2(struct part *c, void *into)
 }
 
 int nvmlDeviceGetComputeRunningProcesses_v3(void *h, u *count, void *into) { (void)h; (void)into; *count = 0; return OK; }
+int nvmlDeviceGetGraphicsRunningProcesses_v3(void *h, u *count, void *into) { (void)h; (void)into; *count = 0; return OK; }
 int nvmlDeviceGetSupportedEventTypes(void *h, ull *types) { (void)h; *types = 8; return OK; }
 int nvmlEventSetCreate(void **set) { *set = calloc(1, sizeof(struct event_set)); return OK; }
 int nvmlEventSetFree(void *set) { free(set); return OK; }

@@ -172,8 +172,9 @@ class Fleet:
         event |= {"reason": reason, "message": message.format(profile), "type": "Warning"}
         self.objects[EVENTS].append(event)
 
-    def listed(self, resource: Resource, *, namespace: str = "", **_: Any) -> list[Obj]:
-        """As ``KubeApi.list`` would list them."""
+    def listed(self, resource: Resource, *, namespace: str = "", **selection: str) -> list[Obj]:
+        """As ``KubeApi.list`` would list them; a selector selects all."""
+        assert selection.keys() <= {"label_selector", "field_selector"}
         found = self.objects.get(resource, [])
         return [o for o in found if namespace in ("", o["metadata"].get("namespace", ""))]
 

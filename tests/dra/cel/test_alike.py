@@ -26,6 +26,8 @@ from dra.gpu.inventory import (
     Inventory,
     NodeMode,
     Publication,
+    Takeover,
+    TakeoverProgress,
 )
 from dra.gpu.names import NVIDIA_DRIVER
 from dra.gpu.shares import ShareOffer
@@ -53,6 +55,8 @@ _OTHERS: dict[str, tuple[Any, ...]] = {
     "failed_claims": ((FailedClaim("default", "c", "uid-c", "2026-01-01T00:00:00Z"),),),
     "mode": (NodeMode("layout", "pending", "all-1g"),),
     "capabilities": (("HostUsersOnly",),),
+    "takeover": (Takeover(wish="take", since="2026-01-01T00:00:00Z"),),
+    "progress": (TakeoverProgress(since="2026-01-01T00:00:00Z", state="pending"),),
 }
 """Other values of a field, where it is not a text, a number or yes and no."""
 
