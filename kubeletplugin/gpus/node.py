@@ -319,18 +319,15 @@ class NodeWatch:
             return "this plugin runs with --ignore-other-managers and looks for no other"
         if not self.look():
             return "the API server does not answer"
-        pause = self._pause.conflict if self._pause is not None else None
-        if (other := self._current or pause) is not None:
+        other = self._current or (self._pause.conflict if self._pause is not None else None)
+        if other is not None:
             return other.problem
         found = {key: (self._labels or {}).get(key) for key in labels}
         wrong = ", ".join(f"{k}={v or ''}" for k, v in found.items() if v != "false")
         return f"labels of the Node are to be false: {wrong}" if wrong else ""
 
     def look(self) -> bool:
-        """Read the Node, and NVIDIA's ResourceSlices, once; without an answer nothing changes.
-
-        Returns False without an answer.
-        """
+        """Read the Node, and NVIDIA's ResourceSlices; without an answer False, and no change."""
         name = self._options.node_name
         try:
             node = self._api.get(NODES, name)
