@@ -98,3 +98,21 @@ def test_a_claim_uid_that_is_no_file_name_is_refused(rig: Rig, uid: str) -> None
     assert rig.refused(ClaimRef("default", ref.name, uid))
     assert rig.unprepare(ClaimRef("default", ref.name, uid)) or not uid
     assert rig.mutations() == []
+
+
+def test_a_gpu_that_is_lost_is_shown_with_its_claims_and_the_other_goes_on(rig: Rig) -> None:
+    ref = rig.claim(GOOD)
+    rig.prepared(ref)
+    rig.machine.lose(0)
+    assert rig.daemon is not None
+    rig.poll()
+
+    def lost() -> Obj:
+        found: Obj = rig.mignode()["status"]["gpus"][0]
+        return found
+
+    wait_for("MigNode", lambda: lost().get("reason") == "GpuLost")
+    assert "GPU_IS_LOST (15)" in lost()["message"]
+    assert [i["claim"]["uid"] for i in lost()["instances"]] == [ref.uid]
+    assert "GPU_IS_LOST (15)" in rig.refused(rig.claim("gpu-0-mig-1g5gb-19-0"))
+    assert rig.prepared(rig.claim("gpu-1-mig-1g5gb-19-4"))
