@@ -10,11 +10,12 @@ from controller.queue import line
 from controller.queue.line import OVERTAKEN
 from dra.gangs.decision import GangDecision
 from dra.gangs.membership import NAME_LABEL
+from dra.kube.errors import ConflictError
 from tests.controller.helpers.bench import Bench
-from tests.controller.helpers.objects import node
+from tests.controller.helpers.objects import claim, node, pod, request
 from tests.controller.queue.test_held_back import for_ever
 from tests.controller.queue.test_overtaking import Stream
-from tests.controller.serve.gangs.gangpods import create, delete, held
+from tests.controller.serve.gangs.gangpods import create, delete, held, refuse
 
 LIFE = 6
 BOUND = OVERTAKEN + LIFE + 3
@@ -87,6 +88,35 @@ def test_two_gangs_that_contend_are_served_one_after_the_other() -> None:
     until_whole(stream, "b", 3, bound=LIFE + 3)
 
 
+@pytest.mark.parametrize("first", ["gang", "pod"])
+def test_a_gang_and_a_big_pod_that_contend_are_both_served(first: str) -> None:
+    stream = streamed("node-a")
+    bench = stream.bench
+    bench.claim(claim("big", request("r", "mig-7g.40gb")))
+    if first == "pod":
+        bench.pod(pod("p-big", "big"))
+        stream.second()
+    create(bench, "a", 0, 1, 2, size="3", profile="2g.10gb")
+    if first == "gang":
+        stream.second()
+        bench.pod(pod("p-big", "big"))
+    served, before = list[str](), stream.served()
+    for _ in range(2 * BOUND):
+        stream.second()
+        if bench.devices("big") and "big" not in served:
+            served.append("big")
+            bench.delete_pod("p-big")
+            bench.change_claim("big", allocation=None)
+        if held(bench, "a") and "a" not in served:
+            assert len(held(bench, "a")) == 3
+            served.append("a")
+            delete(bench, "a", 0, 1, 2)
+        if len(served) == 2:
+            break
+    assert sorted(served) == ["a", "big"]
+    assert stream.served() - before <= BOUND + LIFE + 3
+
+
 def one_is_deleted(stream: Stream) -> None:
     delete(stream.bench, "a", 1)
 
@@ -140,6 +170,19 @@ def test_a_gang_whose_look_fails_releases_it(monkeypatch: pytest.MonkeyPatch) ->
     stream.second()
     stream.second()
     assert len(stream.running) == 7, "all slices of the GPU are used"
+
+
+def test_a_write_that_fails_does_not_cost_a_gang_its_turn() -> None:
+    stream = holding()
+    allowed = refuse(stream.bench, "a-1", ConflictError("stale", status=409))
+    while not held(stream.bench, "a"):
+        stream.second()
+    assert held(stream.bench, "a") == ["a-0", "a-2"]
+    stream.second()
+    allowed()
+    for _ in range(4):
+        stream.second()
+    assert len(held(stream.bench, "a")) == 3
 
 
 def test_no_pod_takes_what_is_held_back_for_another_of_its_gang(
