@@ -115,9 +115,10 @@ def test_health_survives_messages_at_random_and_more_watchers_than_there_are_sli
             except grpc.RpcError as error:
                 refused += undecodable(error)
         assert refused > 10
-        watching = [watch(b"") for _ in range(WATCHERS)]
-        for each in watching:
-            next(each)
+        watching: list[Any] = []
+        for _ in range(WATCHERS):
+            watching.append(watch(b""))  # which ends the oldest but eight
+            next(watching[-1])
         check_serves(rig, served)
         for each in watching:
             each.cancel()
