@@ -98,7 +98,8 @@ class Steered:
 
     ``claims``: those for which something foreseen counts; ``profiles``: what that is, "" for a
     whole GPU. ``is_sent``: it was, for certain. ``is_moved``: kube-scheduler chose another node,
-    which is ``node`` now. ``is_refused``: it found none.
+    which is ``node`` now. ``is_refused``: it found none. ``is_repeated``: a conflict ended the last
+    write, and what was foreseen still counts.
     """
 
     node: str
@@ -107,6 +108,7 @@ class Steered:
     is_sent: bool = False
     is_moved: bool = False
     is_refused: bool = False
+    is_repeated: bool = False
 
 
 @dataclass(slots=True)
@@ -212,6 +214,8 @@ class ClaimRecord:
     ``blocked_at``: the time, by its node's clock, of a Prepare that failed as another slice was in
     the way.
     ``refused_by``: UUIDs of the GPUs on which its slice could not be made.
+    ``awaited``: the time stamp of an allocation for whose slices kube-scheduler may wait, and the
+    time when that was first seen.
     """
 
     ref: ClaimRef
@@ -221,6 +225,7 @@ class ClaimRecord:
     unused_since: float | None = None
     blocked_at: str = ""
     refused_by: frozenset[str] = frozenset()
+    awaited: tuple[str, float] | None = None
     said: Said = field(default_factory=dict)
 
 

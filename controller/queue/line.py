@@ -206,6 +206,13 @@ class WaitingLine:
         """Hold back for ``pod`` the devices that others are to leave within ``seconds``."""
         self._hold(pod_waiter(pod), {pod.uid: (pod, decision)}, made_in=seconds)
 
+    def keep(self, waiter: Waiter, places: _Places) -> None:
+        """Hold what was decided for ``waiter`` and not written, instead of what was held for it."""
+        rested = {*map(str, self._refused.standing(About.HELD_NODE))}
+        is_held, nodes = waiter.uid in self._holds, {d.node for _, d in places.values()}
+        if places and (is_held or rested.isdisjoint(nodes)):
+            self._hold(waiter, places)
+
     def end_made(self, pod: Pod) -> None:
         """End the hold of devices that others were to leave for ``pod``, which waits on."""
         held = self._holds.get(pod.uid)

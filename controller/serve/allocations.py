@@ -49,6 +49,15 @@ def allocate(  # noqa: PLR0913 - the decision, and what comes after it
     return _write(world, pod, writes, done, lifting=lifting)
 
 
+def unwritten(world: World, pod: Pod, decision: Decision) -> dict[str, tuple[Pod, Decision]]:
+    """Part of a decision that does not count, as its write failed; by pod, unless that is gone."""
+    fleet, known = world.cluster.fleet, world.cluster.pods.get(pod.key)
+    picks = tuple(p for p in decision.picks if not fleet.counts(p.claim.uid))
+    if known is None or known.uid != pod.uid or not picks:
+        return {}
+    return {pod.uid: (pod, decision._replace(picks=picks))}
+
+
 def repeat_uncertain_writes(world: World, record: PodRecord) -> Iterator[Act]:
     """Repeat the pod's writes that had no answer and may have succeeded."""
     found = []

@@ -26,7 +26,6 @@ from dra.claims.reader import KnownClaim
 from dra.claims.wants import ClaimWants
 from dra.common.resources import ObjectKey, at
 from dra.gpu.inventory import SETS_CONDITIONS
-from dra.kube.timing import seconds_since
 
 
 def waits_for_slices(world: World, decision: Decision, claims: Iterable[ClaimWants]) -> bool:
@@ -64,7 +63,9 @@ def may_wait_until(world: World, known: KnownClaim) -> float | None:
     if not known.claim.reserved_for or not awaits_slices(known.obj, driver=world.cluster.driver):
         return None
     written = at(known.obj, "status", "allocation", "allocationTimestamp")
-    passed = seconds_since(written, world.requests.now())
-    if passed is None or passed >= times.SCHEDULER_AWAITS:
-        return None
-    return world.now() + times.SCHEDULER_AWAITS - passed
+    record = world.cluster.claim_index.record(known.claim.ref)
+    if record.awaited is None or record.awaited[0] != written:
+        # How old an allocation is, only a clock that nobody sets could tell.
+        record.awaited = written, world.now()
+    end = record.awaited[1] + times.SCHEDULER_AWAITS
+    return end if world.now() < end else None

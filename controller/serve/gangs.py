@@ -5,6 +5,7 @@ An allocation that is being written counts, except in counts that are to be ``ce
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Iterator
 from functools import partial
 from itertools import chain, islice
@@ -12,16 +13,16 @@ from itertools import chain, islice
 from controller import times
 from controller.cluster.gangs import Gang
 from controller.cluster.records import GangRefusal, PodRecord
-from controller.queue.line import Need, gang_uid, gang_waiter
+from controller.queue.line import Need, Waiter, gang_uid, gang_waiter
 from controller.queue.refused import CouldServe
 from controller.queue.searches import alike
-from controller.serve.allocations import allocate
+from controller.serve.allocations import allocate, unwritten
 from controller.serve.giving_back import Cause, Unused, give_up, unused_of
 from controller.serve.placing import attempts, counts_already, suited, without_excluded
 from controller.serve.steering import is_steered, steer, wait_for_turn
 from controller.serve.world import Act, Look, Wait, World, Write
 from dra.allocator.allocate import with_room_made
-from dra.allocator.problem import Examined, Incomplete, Problem, examine
+from dra.allocator.problem import Decision, Examined, Incomplete, Problem, examine
 from dra.cel.offers import UnansweredError
 from dra.claims.reasons import Obstacle, Reason
 from dra.common.resources import ObjectKey
@@ -412,15 +413,26 @@ def _begin(world: World, gang: Gang, problems: tuple[Problem, ...], need: int) -
 
 def _write(world: World, gang: Gang, outcome: GangOutcome) -> Iterator[Write]:
     """Write the allocations of ``outcome``; gates are lifted when enough pods have theirs."""
+    place = max(urgency(placed.problem.pod) for placed in outcome.placed)
+    waiter = Waiter(gang_uid(gang.key), str(gang.key), place)
+    failed: list[tuple[Pod, Decision]] = []
+
+    def done(pod: Pod, decision: Decision, error: Exception | None) -> None:
+        if error is not None:
+            failed.append((pod, decision))
+            places = ChainMap(*(unwritten(world, *each) for each in failed))
+            world.line.keep(waiter, {**places})
+        _written(world, gang, pod, error)
+
     for placed in outcome.placed:
         if placed.decision is not None:  # None: other pods of the gang bring all its claims
-            pod = placed.problem.pod
+            pod, answered = placed.problem.pod, partial(done, placed.problem.pod, placed.decision)
             gang.writes += 1
-            done = partial(_written, world, gang, pod)
             if is_steered(world, placed.decision):
-                yield steer(world, pod, placed.decision, placed.rest.claims, done)
+                yield steer(world, pod, placed.decision, placed.rest.claims, answered)
                 continue
-            yield allocate(world, pod, placed.decision, placed.rest.claims, done, lifts_gate=False)
+            claims = placed.rest.claims
+            yield allocate(world, pod, placed.decision, claims, answered, lifts_gate=False)
 
 
 def _written(world: World, gang: Gang, pod: Pod, error: Exception | None) -> None:

@@ -10,8 +10,15 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from controller.cluster.records import PodRecord
+from controller.queue.line import pod_waiter
 from controller.serve import making_room, placing, steering
-from controller.serve.allocations import allocate, is_gated, lift_gate, repeat_uncertain_writes
+from controller.serve.allocations import (
+    allocate,
+    is_gated,
+    lift_gate,
+    repeat_uncertain_writes,
+    unwritten,
+)
 from controller.serve.binding import may_wait_until, waits_for_slices
 from controller.serve.gangs import find_gang, half_gang, holds_gate, place_gang
 from controller.serve.giving_back import (
@@ -166,6 +173,7 @@ def _write(
             world.line.served(pod)
         else:
             placing.end_unproven(world, record)
+            world.line.keep(pod_waiter(pod), unwritten(world, pod, decision))
         world.pod_answered(pod.key, error)
 
     if record.examined is not None and record.examined.foreign is not None:

@@ -34,7 +34,7 @@ from dra.claims.conditions import is_refused, sent_to
 from dra.claims.reasons import Obstacle, Reason
 from dra.claims.wants import ClaimWants
 from dra.common.resources import Obj
-from dra.kube.errors import UnavailableError
+from dra.kube.errors import ConflictError, UnavailableError
 from dra.pods.pods import Pod
 
 _log = logging.getLogger(__name__)
@@ -170,6 +170,8 @@ def _write(world: World, pod: Pod, steered: Steered, done: Done) -> Write:
     def answered(answer: WriteAnswer) -> None:
         if answer.error is None:
             _note_sent(world, pod, steered)
+        elif isinstance(answer.error, ConflictError) and not steered.is_repeated:
+            steered.is_repeated = True
         elif not isinstance(answer.error, UnavailableError):
             end(world, world.cluster.pod_index.record(pod))
         if (known := world.cluster.pods.get(pod.key)) is not None and known.uid == pod.uid:

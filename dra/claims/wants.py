@@ -161,7 +161,8 @@ class Choices:
         if max(sizes, default=1) == 1:
             yield tuple(claims)
             return
-        if prod(sizes) > _FEW:
+        are_few = prod(sizes) <= _FEW  # then none count as alike
+        if not are_few:
             options = [*_options(claims, self._selected)]
         else:
             options = [{rank: (n, rank) for rank in range(size)} for n, size in enumerate(sizes)]
@@ -170,10 +171,11 @@ class Choices:
             if tried == MAX_CHOICES or number == _MOST_LOOKED_AT:
                 self.is_cut_off = True
                 return
-            key = frozenset(Counter(o[r] for o, r in zip(options, ranks, strict=True)).items())
-            if key in seen:
-                continue
-            seen.add(key)
+            if not are_few:
+                key = frozenset(Counter(o[r] for o, r in zip(options, ranks, strict=True)).items())
+                if key in seen:
+                    continue
+                seen.add(key)
             rest = iter(ranks)
             chosen = tuple(c.choosing([next(rest) for _ in c.choices]) for c in claims)
             if all(_devices(claim) <= MAX_RESULTS for claim in chosen):

@@ -76,6 +76,7 @@ class Bench:
         """With an evaluator it is asked beforehand, as in a controller, through ``asking``."""
         self.send = send
         self.time = 1000.0
+        self.ahead = 0.0  # seconds by which the time of day was set
         self.api = api or FakeApi()
         self.recorder = EventList()
         self.leads = True
@@ -127,7 +128,7 @@ class Bench:
         return self.time
 
     def time_of_day(self) -> datetime:
-        return datetime.fromtimestamp(1767225600 + self.time - 1000, UTC)
+        return datetime.fromtimestamp(1767225600 + self.ahead + self.time - 1000, UTC)
 
     def succeeded_by(self, *nodes: str, send: Send = inline) -> Bench:
         """The next leader, with these nodes: it has listed everything and decided nothing."""

@@ -157,11 +157,12 @@ def test_what_cannot_be_made_is_placed_elsewhere_once_kube_scheduler_waits_no_mo
     assert any("it is broken" in message for *_, message in bench.recorder.events)
 
 
-@pytest.mark.parametrize("state", ["", SLICE_MADE])
-def test_nothing_is_taken_while_kube_scheduler_may_wait_whatever_becomes_of_the_node(
-    state: str,
+@pytest.mark.parametrize(("state", "jump"), [("", 0), (SLICE_MADE, 0), ("", 3600), ("", -3600)])
+def test_nothing_is_taken_while_kube_scheduler_may_wait_whatever_becomes_of_node_and_clock(
+    state: str, jump: float
 ) -> None:
     bench = waiting()
+    bench.ahead = jump
     tell(bench, state=state)
     bench.api.writes.clear()
     bench.run(seconds=2 * times.NOMINATED_STUCK)

@@ -11,7 +11,7 @@ import pytest
 from controller.serve import steering
 from dra.gangs.membership import COUNT_LABEL, NAME_LABEL
 from dra.gpu.inventory import AllocatorKind
-from dra.kube.errors import ConflictError, UnavailableError
+from dra.kube.errors import ConflictError, ForbiddenError, KubeError, UnavailableError
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.firstfit import FirstFit
 from tests.controller.helpers.objects import (
@@ -234,11 +234,14 @@ def test_the_next_leader_knows_who_is_on_the_way_and_who_was_refused() -> None:
     assert len(site.sent()) == 3
 
 
-@pytest.mark.parametrize("lost", ["pods", "pods/status"])
-def test_a_send_without_an_answer_is_repeated_for_the_same_node(lost: str) -> None:
-    site = Site("a", "b")
-    api, silence = site.bench.api, [UnavailableError("no answer")]
-    api.lost = lambda what: silence.pop() if silence and what == lost else None
+@pytest.mark.parametrize(
+    "error", [UnavailableError("no answer"), ConflictError("changed", status=409)]
+)
+@pytest.mark.parametrize("what", ["pods", "pods/status"])
+def test_a_send_that_may_succeed_is_repeated_for_the_same_node(what: str, error: KubeError) -> None:
+    site, errors = Site("a", "b"), [error]
+    way = "lost" if isinstance(error, UnavailableError) else "refuse"
+    setattr(site.bench.api, way, lambda w: errors.pop() if errors and w == what else None)
     site.ask("p", "1g.5gb")
     site.bench.run()
     assert site.bench.cluster.fleet.counts("uid-p-0")
@@ -249,14 +252,20 @@ def test_a_send_without_an_answer_is_repeated_for_the_same_node(lost: str) -> No
     assert not site.bench.world.steered
 
 
-def test_a_send_that_is_refused_counts_no_more() -> None:
-    site = Site("a")
-    error = [ConflictError("changed", status=409)]
-    site.bench.api.refuse = lambda what: error.pop() if error and what == "pods" else None
+@pytest.mark.parametrize(
+    ("error", "sends"), [(ForbiddenError("no", status=403), 1), (ConflictError("", status=409), 2)]
+)
+def test_a_send_that_is_refused_counts_no_more(error: KubeError, sends: int) -> None:
+    site, refused = Site("a"), ["pods"]
+    site.bench.api.refuse = lambda what: error if what in refused else None
     site.ask("p", "7g.40gb")
-    site.bench.run()
+    for number in range(sends):
+        assert number == 0 or site.bench.cluster.fleet.counts("uid-p-0")
+        site.bench.time += 0.5
+        site.bench.run()
     assert not site.bench.cluster.fleet.counts("uid-p-0")
-    site.bench.run(seconds=1)
+    refused.clear()
+    site.bench.run(seconds=2)
     assert site.sent() == {"p": "a"}
 
 

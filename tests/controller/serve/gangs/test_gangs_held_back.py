@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from controller import times
 from controller.queue import line
 from controller.queue.line import OVERTAKEN
 from dra.gangs.decision import GangDecision
@@ -183,6 +184,65 @@ def test_a_write_that_fails_does_not_cost_a_gang_its_turn() -> None:
     for _ in range(4):
         stream.second()
     assert len(held(stream.bench, "a")) == 3
+
+
+def failing(size: int) -> tuple[Bench, Callable[[], None], Callable[[], int]]:
+    """A pod, or a gang, that asks for a whole GPU, one write of which fails; others came then.
+
+    Returns what ends that, and what counts the others that were served.
+    """
+    bench = Bench("node-a")
+    allowed = refuse(bench, "a-1", ConflictError("stale", status=409))
+    profile = "7g.40gb" if size == 1 else "2g.10gb"
+    create(bench, "a", *range(1, size + 1), size=str(size), profile=profile)
+    bench.run()
+    assert len(held(bench, "a")) == size - 1
+    create(bench, "small", *range(7), size="1", profile="1g.5gb")
+    bench.run()
+    return bench, allowed, lambda: len(held(bench, "small"))
+
+
+LEFT = {1: 0, 3: 1}
+"""Small slices beside what a pod, or a gang, asks for."""
+
+
+@pytest.mark.parametrize("size", LEFT)
+def test_room_whose_write_failed_is_kept_until_it_is_written(size: int) -> None:
+    bench, allowed, others = failing(size)
+    bench.run(seconds=5.0)
+    assert others() == LEFT[size]
+    allowed()
+    bench.run(seconds=10.0)
+    assert len(held(bench, "a")) == size
+    assert others() == LEFT[size]
+
+
+def goes(bench: Bench) -> None:
+    bench.delete_pod("a-1")
+
+
+def is_refused(bench: Bench) -> None:
+    refuse(bench, "a-1")
+
+
+def goes_on_in_vain(bench: Bench) -> None:
+    bench.run(seconds=times.HOLD[0])
+    bench.run(seconds=5.0)
+    delete(bench, "small", *range(7))
+    bench.run(seconds=times.HOLD[0])  # it is tried again, and fails
+    create(bench, "small", *range(7), size="1", profile="1g.5gb")
+
+
+@pytest.mark.parametrize("happens", [goes, is_refused, goes_on_in_vain])
+@pytest.mark.parametrize("size", LEFT)
+def test_room_whose_write_failed_is_not_kept_for_ever(
+    size: int, happens: Callable[[Bench], None]
+) -> None:
+    bench, _, others = failing(size)
+    happens(bench)
+    bench.run(seconds=times.GANG_HALF)
+    bench.run(seconds=5.0)
+    assert others() == 7
 
 
 def test_no_pod_takes_what_is_held_back_for_another_of_its_gang(
