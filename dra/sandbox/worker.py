@@ -44,6 +44,8 @@ def main() -> int:
     os.nice(process.NICENESS)
     with contextlib.suppress(OSError):  # the OOM killer takes this process first
         Path("/proc/self/oom_score_adj").write_text("1000")
+    if not _can_confine():
+        print("selectors are evaluated without seccomp, which this kernel lacks", file=sys.stderr)  # noqa: T201
     gc.freeze()
     current = mmap.mmap(-1, _NUMBER.size)
     calls, replies = Connection(_IN, writable=False), Connection(_OUT, readable=False)
@@ -66,12 +68,19 @@ def main() -> int:
                 return 0
 
 
+def _can_confine() -> bool:
+    """True if a worker can be confined; asked of another process, as that is for good."""
+    pid = os.fork()
+    if not pid:
+        os._exit(not confine())
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
 def _work(selectors: Selectors, calls: Connection, replies: Connection, current: mmap.mmap) -> int:
     """Answer until there is nothing more to answer; returns the exit status."""
     statm = _limit()
     most = _resident(statm) + process.KEPT_MEBIBYTES * 2**20 // _PAGE
-    if not confine():
-        print("selectors are evaluated without seccomp, which this kernel lacks", file=sys.stderr)  # noqa: T201
+    confine()
     try:
         while True:
             request = _decode(calls.recv_bytes(), type=Call)

@@ -161,6 +161,17 @@ def test_an_end_of_input_ends_the_process() -> None:
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, b"", b"")
 
 
+def test_it_says_once_that_there_are_no_filters_of_system_calls() -> None:
+    code = "import platform; platform.machine = lambda: 'other'; from dra.sandbox import worker; "
+    ended = subprocess.run(
+        [sys.executable, "-c", f"{code}worker.main()"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=True,
+    )
+    assert ended.stderr.count(b"without seccomp") == 1
+
+
 def test_the_limits_hold_for_the_process_that_evaluates_only(sandbox: Sandbox) -> None:
     before = resource.getrlimit(resource.RLIMIT_AS)
     sandbox.answer(PLAIN)
