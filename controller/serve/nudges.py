@@ -35,7 +35,6 @@ from dra.gpu.holdings import find_blocker
 from dra.gpu.inventory import FailedClaim, Inventory
 from dra.gpu.names import on_failure, prepare_retry
 from dra.kube.errors import ConflictError, ForbiddenError
-from dra.kube.timing import rfc3339
 from dra.pods.pods import Pod
 from dra.pods.rules import find_victims
 
@@ -247,7 +246,8 @@ def _eviction(world: World, pod: Pod, why: str, evicted: Evicted) -> Write:
         if error is None:
             if pod.created > evicted.at:
                 evicted.pause.fail(world.now())
-                evicted.at = rfc3339(world.requests.now())
+                known = (each.created for each in world.cluster.pods.values())
+                evicted.at = max(known, default=pod.created)
             message = f"evicted, so that another is placed elsewhere: {why}"
             _tell_evicted(world, pod, Obstacle(Reason.EVICTED, message))
             return

@@ -128,8 +128,8 @@ class Nominating:
 class Evicted:
     """Pods of one template that were evicted, as their slices could not be made.
 
-    ``at``: time (RFC 3339) of the eviction from which the pause counts. Pods that were made before
-    it are evicted without the pause.
+    ``at``: creation time of the newest pod at the eviction from which the pause counts: of one
+    clock, the API server's. Pods that were made before it are evicted without the pause.
     """
 
     pause: Backoff = field(default_factory=lambda: times.growing(times.EVICTION_AGAIN))

@@ -50,13 +50,15 @@ def stuck(
     phase: str = "Pending",
     ran: Obj | None = None,
     refusal: dict[str, Any] | None = None,
+    ahead: float = 0.0,
     **spec: Any,
 ) -> Bench:
     """A pod whose node says of its claim what ``reason`` says, or, in its MigNode, ``refusal``.
 
-    ``ran``: the state of its init container.
+    ``ran``: the state of its init container. ``ahead``: seconds by which our clock is fast.
     """
     bench = Bench("node-a", evict_failed=evict_failed)
+    bench.ahead = ahead
     if refusal is not None:
         tells(bench, **refusal)
     body = allocated(claim("c"), "node-a", DEVICE)
@@ -156,8 +158,9 @@ def test_a_pod_of_which_something_has_run_stays(ran: Obj) -> None:
     assert evicted(stuck(ran=ran, label="evict")) == ["p"]
 
 
-def test_what_is_made_anew_and_fails_again_is_evicted_after_a_pause_that_grows() -> None:
-    bench, passed = stuck(), 0.0
+@pytest.mark.parametrize("ahead", [0, 3600])
+def test_what_is_made_anew_and_fails_again_is_evicted_after_a_pause_that_grows(ahead: int) -> None:
+    bench, passed = stuck(ahead=ahead), 0.0
     known = bench.api.get(PODS, "p")
     pause = times.EVICTION_AGAIN[0]
     for number in range(3):
