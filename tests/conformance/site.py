@@ -103,6 +103,7 @@ class Site:
         *,
         containers: Mapping[str, Sequence[Obj]] | None = None,
         init: bool = False,
+        seconds: int = 0,
     ) -> None:
         """Creates a pod that stays.
 
@@ -111,6 +112,7 @@ class Site:
             claims: its references, by name.
             containers: which claims each uses; one container, ``main``, that uses all unless given.
             init: whether an init container ``init`` uses all of them before.
+            seconds: after which each container ends, and is restarted; they stay if 0.
         """
         used = containers or {"main": [{"name": each} for each in claims]}
         body: Obj = {
@@ -121,11 +123,12 @@ class Site:
                 "nodeSelector": {"kubernetes.io/hostname": self.node},
                 "automountServiceAccountToken": False,
                 "hostNetwork": True,
-                "restartPolicy": "Never",
+                "restartPolicy": "Always" if seconds else "Never",
                 "terminationGracePeriodSeconds": 0,
                 "resourceClaims": [{"name": n, **source} for n, source in claims.items()],
                 "containers": [
-                    self._container(each, refs, "sleep 1000000") for each, refs in used.items()
+                    self._container(each, refs, f"sleep {seconds or 1000000}")
+                    for each, refs in used.items()
                 ],
             },
         }

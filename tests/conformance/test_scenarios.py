@@ -257,6 +257,20 @@ def test_a_plugin_killed_and_restarted_leaves_pods_alone(site: Site) -> None:
     assert site.container("stays") == container
 
 
+@limit(180)
+def test_a_container_restarts_with_its_device_although_the_plugin_did_too(site: Site) -> None:
+    """Kubelet repeats no Prepare for it: ``GetResources`` in pkg/kubelet/cm/dra/manager.go."""
+    plugin = site.needs_plugin()
+    held = site.run("pod", {"gpu": site.template("t")}, seconds=3)
+    with site.registering():
+        plugin.kill()
+        plugin.start()
+    before = site.container("pod")[1]
+    with site.timed("restarted"):
+        site.wait("restart", lambda: site.container("pod")[1] > before)
+    assert site.seen("pod") == held
+
+
 @limit(240)
 def test_what_ended_while_the_plugin_was_away_is_unprepared(site: Site) -> None:
     """Kubelet repeats Unprepare: pkg/kubelet/cm/dra/manager.go, ``reconcileLoop``."""
