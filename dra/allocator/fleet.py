@@ -477,15 +477,20 @@ class Fleet:
                 del self._census[table]
 
 
-def _as_published(gpus: Iterable[GpuState]) -> Iterator[GpuState]:
-    """The GPUs of a node that kube-scheduler allocates, each with what earlier ones give.
+def _as_published(gpus: Sequence[GpuState]) -> Iterator[GpuState]:
+    """The GPUs of a node that kube-scheduler allocates, each with what others of the node give.
 
-    For each profile the published list has GPU after GPU (``dra.resourceslices.partitions``).
+    For each profile the published list has GPU after GPU (``dra.resourceslices.partitions``). A
+    slice that is shared may come before another profile's on an earlier GPU.
     """
     passed = frozenset[str]()
+    before = tuple(d for s in gpus if s.gpu.sharing is None for d in s.shared_devices())
     for state in gpus:
-        yield state if state.passed == passed else replace(state, passed=passed)
+        is_same = state.passed == passed and state.before == before
+        yield state if is_same else replace(state, passed=passed, before=before)
         passed |= state.gives_first()
+        if state.gpu.sharing is not None:
+            before = (*before, *state.shared_devices())
 
 
 _NOBODY = ClaimRef("", "", "")

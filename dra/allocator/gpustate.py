@@ -130,6 +130,30 @@ Holder = tuple[ClaimRef, Allocation]
 """A claim and what it holds."""
 
 
+class SharedDevice(NamedTuple):
+    """A slice or whole GPU with shares: the sum of them, its offer, and its memory in MiB."""
+
+    held: SharesHeld
+    sharing: ShareOffer
+    memory_mib: int
+
+    def takes(self, share: Share) -> bool:
+        """True if kube-scheduler, which knows no tenants, may put ``share`` of another one here.
+
+        Where a claim states no memory, it has one part of the memory of whatever device it gets.
+        """
+        memory = min(share.memory_mib, self.memory_mib // self.sharing.shares)
+        here = replace(share, tenant=self.held.tenant, memory_mib=memory, several=False)
+        is_full = why_full(self.held, here, self.sharing, self.memory_mib)
+        return share.tenant != self.held.tenant and not is_full
+
+
+_OTHER_TENANT = (
+    "kube-scheduler would take a share of another namespace's device: a class with share.tenants "
+    "any is needed on both sides"
+)
+
+
 @dataclass(slots=True, eq=False)
 class GpuState:
     """One GPU of a node, the claims on it, and what they leave. Replaced by another, not changed.
@@ -145,7 +169,8 @@ class GpuState:
     set by the fleet.
 
     ``passed``: where kube-scheduler allocates, the names of the profiles that earlier GPUs of the
-    node give, so that none is taken of this one; None where the controller allocates.
+    node give, so that none is taken of this one; None where the controller allocates. ``before``:
+    shared devices of the node that kube-scheduler may take before one of this GPU.
     """
 
     gpu: Gpu
@@ -154,6 +179,7 @@ class GpuState:
     blocked: str
     claims: Mapping[tuple[str, Device], Held] = field(default_factory=dict)
     passed: frozenset[str] | None = None
+    before: tuple[SharedDevice, ...] = ()
     fingerprint: Hashable = field(init=False, default=None)
     table: MoveTable | None = field(init=False)
     holdings: tuple[Holding, ...] = field(init=False)
@@ -195,7 +221,7 @@ class GpuState:
         if self.shared_slices:
             self.room = *self.room, self.shared_slices
         if self.passed is not None:
-            self.room = *self.room, self.passed, self._usage_of_claims()
+            self.room = *self.room, self.passed, self.before, self._usage_of_claims()
         self.traits = *self.room, self.situation(NO_WEIGHTS)
 
     def _held(self) -> Collection[Held]:
@@ -209,7 +235,8 @@ class GpuState:
 
     def with_claims(self, claims: Mapping[tuple[str, Device], Held]) -> GpuState:
         """The same GPU with other claims on it."""
-        return GpuState(self.gpu, self.inventory, self.kind, self.blocked, claims, self.passed)
+        known = self.gpu, self.inventory, self.kind, self.blocked
+        return GpuState(*known, claims, self.passed, self.before)
 
     def unprepared(self, gone: Collection[str]) -> GpuState:
         """The same GPU without the slices of claims with these UIDs; itself without any."""
@@ -235,6 +262,16 @@ class GpuState:
             return _next_moves(table, self._usage_of_claims(), self.usage, self.passed)
         found = {p.id: table.moves(self.usage, p) for p in table.geometry.profiles}
         return {profile: moves for profile, moves in found.items() if moves}
+
+    def shared_devices(self) -> Iterator[SharedDevice]:
+        """The slices of the GPU that claims share, or the GPU itself."""
+        geometry, of_gpu, of_slices = self.gpu.geometry, self.gpu.sharing, self.gpu.slice_sharing
+        if of_gpu is not None and self.shared is not None and self.shared.count:
+            yield SharedDevice(self.shared, of_gpu, self.gpu.memory_mib)
+        for part in self.shared_slices:
+            profile = geometry.by_id(part.profile_id) if geometry is not None else None
+            if profile is not None and of_slices is not None:
+                yield SharedDevice(part.held, of_slices, profile.memory_mib)
 
     def gives_first(self) -> AbstractSet[str]:
         """Names of the profiles of which kube-scheduler takes the first free one from this GPU."""
@@ -272,6 +309,8 @@ class GpuState:
         sharing, memory = self._shared_as(profile)
         if sharing is None:
             return "it is not shared" if profile is None else "its slices are not shared"
+        if any(device.takes(share) for device in self.before):
+            return _OTHER_TENANT
         return why_full(held, share, sharing, memory)
 
     def gives(self, profile: Profile | None, ask: Ask, namespace: str) -> bool:

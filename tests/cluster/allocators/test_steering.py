@@ -18,17 +18,21 @@ GATED: dict[str, Any] = {"schedulingGates": [{"name": FINALIZER}]}
 GANGS = {"GenericWorkload": True, "GangScheduling": True}
 GROUPS = "scheduling.k8s.io/v1alpha2"
 NIC = "nic.example"
+SLICES = ("mig-1g.5gb", "mig-2g.10gb", "mig-3g.20gb", "mig-7g.40gb")
+CLASSES = (*SLICES, "gpu.dra.dev", "gpu-share.dra.dev", "mig-share.dra.dev")
 
 
 @pytest.fixture(scope="module")
 def steered(binaries: Binaries, root: Path) -> Iterator[Site]:
     """Three nodes of kube-scheduler with two GPUs each; it knows gangs too."""
-    nodes = dict.fromkeys(("a", "b", "c"), ("scheduler", 2))
-    with site(binaries, root / "st", nodes, GANGS, apis=(GROUPS,)) as made:
+    nodes = dict.fromkeys(("a", "b", "c", "whole", "shares"), ("scheduler", 2))
+    off, shared = ("whole", "shares"), ("c", "shares")
+    home = root / "st"
+    with site(binaries, home, nodes, GANGS, apis=(GROUPS,), whole=off, shared=shared) as made:
         for name in nodes:
             made.wait(f"slices of {name}", lambda name=name: made.published(name))
-        for profile in ("1g.5gb", "2g.10gb", "3g.20gb", "7g.40gb"):
-            template(made.api, f"mig-{profile}")
+        for name in CLASSES:
+            template(made.api, name)
         yield made
 
 
@@ -87,6 +91,7 @@ def test_whatever_a_pod_asks_for_it_is_bound_where_it_was_sent(
     for name in ("several", "two", "either"):
         start(steered, pods, name, name)
     shared = {"shared": {"resourceClaimName": "both"}}
+    shared |= {"own": {"resourceClaimTemplateName": "mig-2g.10gb"}}
     for name in ("first", "second"):
         api.create(pod(name, SLEEPING, claims=shared, **GATED))
         pods.append(name)
@@ -135,22 +140,31 @@ def test_a_gang_that_kube_scheduler_knows_is_sent_together(steered: Site, pods: 
     steered.api.delete("PodGroup", "gang", grace=0)
 
 
-def test_a_quota_of_kubernetes_holds(steered: Site, pods: list[str]) -> None:
-    api = steered.api
-    quota = "/api/v1/namespaces/default/resourcequotas"
-    hard = {"mig-1g.5gb.deviceclass.resource.k8s.io/devices": "1"}
+def test_a_quota_of_kubernetes_holds_and_a_pod_goes_on_when_it_has_room(
+    steered: Site, pods: list[str]
+) -> None:
+    api, quota = steered.api, "/api/v1/namespaces/default/resourcequotas"
+    classes = ("mig-1g.5gb", "gpu.dra.dev")
+    hard = {f"{each}.deviceclass.resource.k8s.io/devices": "1" for each in classes}
     api.request("POST", quota, body={"metadata": {"name": "slices"}, "spec": {"hard": hard}})
     slices = f"{quota}/slices"
     steered.wait("quota", lambda: api.request("GET", slices).get("status", {}).get("hard"))
-    for name in ("within", "beyond"):
-        start(steered, pods, name, "mig-1g.5gb")
-    steered.wait("one", lambda: any(node(api, name) for name in pods))
-    (waits,) = (name for name in pods if not node(api, name))
-    assert not sent_to(api, waits)
-    more = {"mig-1g.5gb.deviceclass.resource.k8s.io/devices": "2"}
-    kind, change = "application/merge-patch+json", {"spec": {"hard": more}}
-    api.request("PATCH", slices, body=change, content=kind)
+    start(steered, pods, "first", *classes[:1])
+    start(steered, pods, "whole", *classes[1:])
     bound(steered, pods)
+    start(steered, pods, "second", "mig-2g.10gb", *classes[:1])
+    start(steered, pods, "another", *classes[1:])
+
+    def told() -> bool:
+        events = [e for e in api.list("Event") if e["reason"] == "FailedResourceClaimCreation"]
+        texts = [e["message"] for e in events if "exceeded quota: slices" in e["message"]]
+        return all(any(f"limited: {name}=1" in text for text in texts) for name in hard)
+
+    steered.wait("reason", told)
+    assert not any(sent_to(api, name) for name in pods[2:])
+    for name in pods[:2]:
+        api.delete("Pod", name, grace=0)
+    bound(steered, pods[2:])
     api.request("DELETE", slices)
 
 
@@ -182,3 +196,67 @@ def test_a_pod_that_the_controller_is_wrong_about_is_bound_elsewhere_or_left_to_
     assert node(api, "moved") == "c"
     for name in ("a", "b"):
         api.patch("Node", name, {"spec": {"unschedulable": None}})
+
+
+def test_whole_gpus_and_shares_go_where_they_were_sent_until_all_are_given(
+    steered: Site, pods: list[str]
+) -> None:
+    """Two whole GPUs, eight shares of two others, shares of slices beside slices."""
+    api = steered.api
+    for number in range(3):
+        start(steered, pods, f"gpu-{number}", "gpu.dra.dev")
+    for number in range(10):
+        start(steered, pods, f"part-{number}", "gpu-share.dra.dev")
+    for number in range(6):
+        start(steered, pods, f"of-slice-{number}", "mig-share.dra.dev")
+    start(steered, pods, "slice-and-share", "mig-2g.10gb", "mig-share.dra.dev")
+    steered.wait("nodes", lambda: sum(bool(node(api, p)) for p in pods) == len(pods) - 3)
+    waiting = [p for p in pods if not node(api, p)]
+    assert sorted(p.rpartition("-")[0] for p in waiting) == ["gpu", "part", "part"]
+    for name in waiting:
+        assert api.get("Pod", name)["spec"]["schedulingGates"], name
+    bound(steered, [p for p in pods if p not in waiting])
+
+
+def test_without_the_controller_pods_with_the_gate_wait_and_others_do_not(
+    steered: Site, pods: list[str]
+) -> None:
+    steered.driver.controller.stop()
+    start(steered, pods, "gated", "mig-3g.20gb")
+    for number in range(3):
+        start(steered, pods, f"free-{number}", "mig-3g.20gb", schedulingGates=[])
+    steered.wait("nodes", lambda: all(node(steered.api, name) for name in pods[1:]))
+    assert steered.api.get("Pod", "gated")["spec"]["schedulingGates"]
+    steered.driver.controller.start()
+    bound(steered, ["gated"])
+
+
+def test_pods_go_to_nodes_of_both_kinds_beside_pods_without_the_gate(
+    binaries: Binaries, root: Path
+) -> None:
+    """Each pod ends once it has a node, so that all of them have one in the end."""
+    kinds = [(each,) for each in (*SLICES[:3], *CLASSES[4:6])] + [SLICES[:2]]
+    nodes = {f"{who}-{n}": (who, 2) for who in ("controller", "scheduler") for n in range(3)}
+    off, shared = tuple(n for n in nodes if n[-1] != "0"), ("controller-2", "scheduler-2")
+    seen: set[tuple[bool, str]] = set()
+    with site(binaries, root / "bk", nodes, {}, whole=off, shared=shared) as made:
+        for number in range(3):
+            made.wait("slices", lambda number=number: made.published(f"scheduler-{number}"))
+        for name in CLASSES:
+            template(made.api, name)
+        for number in range(120):
+            free: dict[str, Any] = {"schedulingGates": []} if number % 4 == 0 else {}
+            start(made, [], f"p-{number:03}", *kinds[number % len(kinds)], **free)
+
+        def all_served() -> bool:
+            made.assert_disjoint()
+            left = made.api.list("Pod")
+            for each in left:
+                name, where = each["metadata"]["name"], each["spec"].get("nodeName")
+                if where:
+                    seen.add((int(name[2:]) % 4 > 0, where.partition("-")[0]))
+                    made.api.delete("Pod", name, grace=0)
+            return not left
+
+        made.wait("service of all", all_served, timeout=240)
+    assert seen >= {(True, "controller"), (True, "scheduler"), (False, "scheduler")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,26 +53,35 @@ class Site:
         published = (d["name"] for s in self.slices(node) for d in s["spec"].get("devices", []))
         return [name for name in published if name not in given]
 
+    def given(self) -> dict[tuple[str, str], int]:
+        """By node and device, the number of claims that have it."""
+        claims = self.api.list("ResourceClaim")
+        allocations = [c.get("status", {}).get("allocation") or {"devices": {}} for c in claims]
+        results = (r for a in allocations for r in a["devices"].get("results", ()))
+        return Counter((r["pool"], r["device"]) for r in results if r["driver"] == DRIVER)
+
     def devices(self, *nodes: str) -> list[tuple[str, MigDevice]]:
-        """Node and device of everything that is allocated, of these nodes or of all."""
-        found = []
-        for claim in self.api.list("ResourceClaim"):
-            node = node_of(claim)
-            if node and (node in nodes or not nodes):
-                results = claim["status"]["allocation"]["devices"]["results"]
-                for result in results:
-                    device = parse_device(result["device"])
-                    assert isinstance(device, MigDevice)
-                    assert result["pool"] == node
-                    found.append((node, device))
-        return found
+        """Node and device of every slice that is allocated, of these nodes or of all."""
+        found = ((node, parse_device(name)) for node, name in self.given())
+        of_nodes = ((node, device) for node, device in found if node in nodes or not nodes)
+        return [(node, device) for node, device in of_nodes if isinstance(device, MigDevice)]
 
     def assert_disjoint(self) -> None:
-        """No two allocated devices share a memory slice, or an engine too many."""
+        """No two claims have one device, but four have one that is shared.
+
+        No two slices share a memory slice, or an engine too many.
+        """
         by_gpu: dict[tuple[str, int], list[Occupant]] = {}
-        for node, device in self.devices():
-            gpu = from_mignode(self.api.get("MigNode", node)).gpu(device.gpu)
+        for (node, name), claims in self.given().items():
+            device = parse_device(name)
+            gpu = from_mignode(self.api.get("MigNode", node)).gpu(f"gpu-{device.minor}")
             assert gpu is not None
+            offer = gpu.sharing
+            if isinstance(device, MigDevice):
+                offer = gpu.slice_sharing if device.shared else None
+            assert claims <= (offer.shares if offer is not None else 1), (node, name)
+            if not isinstance(device, MigDevice):
+                continue
             assert gpu.geometry is not None
             profile = gpu.geometry.by_id(device.profile_id)
             assert profile is not None
@@ -96,8 +106,13 @@ def site(
     schedulers: tuple[str, ...] = (),
     controller_flags: tuple[str, ...] = (),
     apis: tuple[str, ...] = (),
+    whole: tuple[str, ...] = (),
+    shared: tuple[str, ...] = (),
 ) -> Iterator[Site]:
-    """A control plane of its own; `nodes` are an allocator and a number of GPUs each."""
+    """A control plane of its own; `nodes` are an allocator and a number of GPUs each.
+
+    Of those in ``whole`` the MIG mode is off. Those in ``shared`` give GPUs and slices to four.
+    """
     (daemons := home / "d").mkdir(parents=True)
     with served_plane(binaries, home / "cp", setup=Setup(gates=gates, apis=apis)) as control_plane:
         api = control_plane.api
@@ -110,9 +125,11 @@ def site(
                 name,
                 *("--allocator", allocator),
                 *flags,
+                *(("--gpu-shares", "4", "--slice-shares", "4") if name in shared else ()),
                 gpus=(A100,) * gpus,
                 kubelet_root=daemons / f"{name}-k",
                 cdi_root=daemons / f"{name}-cdi",
+                mig=name not in whole,
             )
         with driver:
             made = Site(api, driver)

@@ -11,11 +11,13 @@ import pytest
 from controller.serve import steering
 from dra.gangs.membership import COUNT_LABEL, NAME_LABEL
 from dra.gpu.inventory import AllocatorKind
+from dra.gpu.shares import ShareOffer
 from dra.kube.errors import ConflictError, ForbiddenError, KubeError, UnavailableError
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.firstfit import FirstFit
 from tests.controller.helpers.objects import (
     FINALIZER,
+    allocated,
     claim,
     copied,
     gpu,
@@ -332,3 +334,29 @@ def test_what_kube_scheduler_allocated_is_never_given_back_by_us() -> None:
     for _ in range(20):
         site.bench.run(seconds=60)
     assert site.bench.devices("p-0"), "unbound for twenty minutes"
+
+
+@pytest.mark.parametrize(
+    ("device_class", "device"),
+    [("gpu-share.dra.dev", "gpu-0"), ("mig-share.dra.dev", "gpu-0-mig-1g5gb-19-6-share")],
+)
+def test_a_share_of_another_namespaces_device_is_no_room(device_class: str, device: str) -> None:
+    """kube-scheduler takes the first with room, whoever has it, and the node refuses that."""
+    is_slice, shares = "mig" in device, ShareOffer(2)
+    offer = {"slice_sharing": shares} if is_slice else {"mig": False, "sharing": shares}
+    site = Site("a")
+    bench, gpus = site.bench, [gpu(minor, "a", **offer) for minor in range(2)]
+    bench.cluster.set_mignode(mignode("a", *gpus, allocator=AllocatorKind.SCHEDULER))
+    for name, namespace in (("first", "default"), ("own", "default"), ("other", "elsewhere")):
+        made = claim(name, request("r", device_class))
+        made["metadata"]["namespace"] = namespace
+        bench.claim(allocated(made, "a", device) if name == "first" else made)
+        asking = pod(name, name, **({} if name == "first" else GATED))
+        bench.pod({**asking, "metadata": {**asking["metadata"], "namespace": namespace}})
+    site.watch()
+    assert site.sent().keys() - {"first"} == {"own"}
+    site.watch()
+    assert "WaitingForSlice" in bench.recorder.reasons("other")
+    bench.claim(allocated(claim("own", request("r", device_class)), "a", device))
+    bench.run(seconds=61)
+    assert site.sent()["other"] == "a", "what is given wholly is passed over"
