@@ -245,6 +245,23 @@ def test_room_whose_write_failed_is_not_kept_for_ever(
     assert others() == 7
 
 
+def test_no_room_is_kept_for_a_pod_that_went_while_its_write_failed() -> None:
+    bench = Bench("node-a")
+
+    def refused(what: str) -> ConflictError | None:
+        if what != "resourceclaims" or ("pods", "a-1") not in bench.api.objects:
+            return None
+        bench.remove_pod("a-1")
+        return ConflictError("stale", status=409)
+
+    bench.api.refuse = refused
+    create(bench, "a", 1, size="1", profile="7g.40gb")
+    bench.run()
+    create(bench, "small", *range(7), size="1", profile="1g.5gb")
+    bench.run()
+    assert len(held(bench, "small")) == 7
+
+
 def test_no_pod_takes_what_is_held_back_for_another_of_its_gang(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
