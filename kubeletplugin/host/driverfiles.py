@@ -284,8 +284,11 @@ class DriverSearch:
                 places = self._places(root, directories, programs)
                 self._watched, self._mark = _watched(map(str, places))
                 opencl = _found(roots, _OPENCL, CONFIGURATION_DIRECTORIES)
+                # A distribution's script starts the program at a path that a container lacks.
                 found = {
-                    name: _found(roots, name, self._programs) or _program(roots, name, programs)
+                    name: _found(roots, name, self._programs)
+                    or _found(roots, name, programs, fits=_is_compiled)
+                    or _found(roots, name, programs)
                     for name in PROGRAMS
                 }
                 known = self._known = DriverFiles(
@@ -446,27 +449,25 @@ def _beside(directories: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(str(up / "bin").lstrip("/") for up in above))
 
 
-def _program(roots: Roots, name: str, directories: Sequence[str]) -> tuple[str, str] | None:
-    """As :func:`_found`; a script is taken only if there is no compiled program.
-
-    A distribution's script starts the program at a path that a container lacks.
-    """
-    for directory in directories:
-        at = located(roots, f"{directory}/{name}")
-        if at is not None and read_library(at[0]) is not None:
-            return f"/{directory}", at[1]
-    return _found(roots, name, directories)
+def _is_compiled(path: Path) -> bool:
+    return read_library(path) is not None
 
 
-def _found(roots: Roots, name: str, directories: Iterable[str]) -> tuple[str, str] | None:
+def _found(
+    roots: Roots,
+    name: str,
+    directories: Iterable[str],
+    *,
+    fits: Callable[[Path], bool] = Path.is_file,
+) -> tuple[str, str] | None:
     """The first of directories below the driver's root that has a file, and its path on the host.
 
-    None if no directory has it. Links are followed in neither the first nor, as :func:`located`
-    says, left in the second.
+    None if no directory has one that ``fits``. Links are followed in neither the first nor, as
+    :func:`located` says, left in the second.
     """
     for directory in directories:
         at = located(roots, f"{directory}/{name}")
-        if at is not None and at[0].is_file():
+        if at is not None and fits(at[0]):
             return f"/{directory}", at[1]
     return None
 
