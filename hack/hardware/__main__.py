@@ -120,7 +120,7 @@ def _check(root: Path, asked: Asked) -> Any:
     command = [sys.executable, "-m", "kubeletplugin", *asked.flags, *places]
     command += ["check", "--json", str(path), *(["--create", "0", "--yes"] if asked.slices else [])]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=180)
-    if not path.exists():
+    if not path.exists() or not path.stat().st_size:
         raise ClusterError(done.stderr.strip() or done.stdout.strip())
     return json.loads(path.read_bytes())
 

@@ -19,9 +19,11 @@ import pytest
 from packaging.utils import canonicalize_name
 
 from hack.bench.node import library
+from hack.hardware.__main__ import Asked, _check
 from hack.release.packages import IMAGES
 from kubeletplugin.host.libraries import this_architecture
 from sim.nvml.machine import GpuSpec, Machine
+from sim.processes import ClusterError
 from tests.deploy.images.imagefiles import pinned
 from tests.kubeletplugin.host.rootfs import compiled
 
@@ -119,6 +121,19 @@ def test_the_packages_of_the_programs_suffice() -> None:
     others = packages_distributions()
     packages = {canonicalize_name(p) for n in names for p in others.get(n, ())}
     assert packages <= given
+
+
+def test_a_check_that_ends_halfway_is_told_with_its_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ended(command: list[str], **_options: Any) -> subprocess.CompletedProcess[str]:
+        Path(command[command.index("--json") + 1]).touch()
+        return subprocess.CompletedProcess(command, 1, "", "Error: no such call")
+
+    monkeypatch.setattr(subprocess, "run", ended)
+    asked = Asked(host_root=Path("/"), driver_root="/", slices=True, seconds=0.0)
+    with pytest.raises(ClusterError, match="no such call"):
+        _check(tmp_path, asked)
 
 
 def test_a_whole_gpu_computes_and_is_shared(machine: Machine, tmp_path: Path) -> None:
