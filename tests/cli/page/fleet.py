@@ -200,7 +200,7 @@ def fill(content: Content, fleet: Fleet) -> None:
 
 @contextmanager
 def source_of(fleet: Fleet, content: Content) -> Iterator[ClusterSource]:
-    """What answers for ``content``, into which the fleet is put."""
+    """Source that answers for ``content``, into which the fleet is put."""
     fill(content, fleet)
     with evaluator() as asked:
         yield cast("ClusterSource", _Source(fleet, content, asked))

@@ -1,4 +1,4 @@
-"""What takeover and handback say, and what they write in which order."""
+"""Takeover and handback: their words, and the order of their writes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def wish(world: World) -> dict[str, Any]:
 
 
 def answer(world: World, state: str, message: str = "") -> None:
-    """What the node's plugin says of the wish."""
+    """Write the progress of the wish, as the node's plugin does."""
     found = world.api.get(MIG_NODES, "node-a")
     told = {"since": wish(world)["since"], "state": state, "message": message}
     world.set_status(MIG_NODES, found, {**found["status"], "takeover": told})

@@ -20,7 +20,7 @@ _messages, _services = grpc.protos_and_services("tests/cluster/harness/deviceplu
 
 
 class DevicePlugin:
-    """What kubelet calls. ``ids``: of the devices."""
+    """Calls of kubelet's protocol of device plugins. ``ids``: of the devices."""
 
     def __init__(self, ids: list[str]) -> None:
         self._ids = ids

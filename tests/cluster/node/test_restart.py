@@ -120,7 +120,7 @@ SHOW = ["sh", "-c", "ls /dev/nvidia-caps | tr '\\n' ' '; echo; sleep 1000000"]
 
 
 CREATED = ["nvmlDeviceCreateGpuInstanceWithPlacement", "nvmlGpuInstanceCreateComputeInstance"]
-"""What changes the hardware when one slice is made."""
+"""Calls that change the hardware when one slice is made."""
 
 
 CHECK_SECONDS = 75.0
@@ -134,7 +134,7 @@ def lasting_pod(name: str, claims: dict[str, dict[str, str]], kubelet: KubeletNo
 
 
 def second_start(kubelet: KubeletNode, workload: Workload, running: Obj) -> list[str]:
-    """What SHOW printed, a line for each start of the container, once there were two."""
+    """Lines that SHOW printed, one for each start of the container, once there were two."""
     return wait_for(
         f"second start of {running['metadata']['name']}",
         lambda: lines if len(lines := kubelet.log(running, "main").splitlines()) == 2 else None,
@@ -144,7 +144,7 @@ def second_start(kubelet: KubeletNode, workload: Workload, running: Obj) -> list
 
 
 def identity(held: Slice) -> tuple[int, int]:
-    """What of a slice a device name stands for."""
+    """Parts of a slice that a device name stands for."""
     return held.profile, held.start
 
 

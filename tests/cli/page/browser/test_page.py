@@ -57,7 +57,7 @@ LAST_CELL = """() => {
     .map((each) => each.getBoundingClientRect());
   return { x: node.right - fleet.left - 8, y: node.top + node.height / 2 - fleet.top };
 }"""
-"""Where in the fleet the last GPU of the node under its cursor is."""
+"""Place in the fleet of the last GPU of the node under its cursor."""
 
 
 def test_it_loads_and_asks_nobody_else(world: World, tab: Tab) -> None:
