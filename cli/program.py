@@ -236,13 +236,6 @@ _COMMANDS = (
         examples=("defrag -p 3g.40gb", "defrag -p 3g.40gb --pod trainer-0 -n research --execute"),
     ),
     _command(
-        "top",
-        "List who has how much of the GPUs: devices, memory and GPU hours.",
-        _namespace(),
-        _flag("-A", "--all-namespaces", text="all namespaces, and their pods"),
-        examples=("top", "top -n research", "top -A -o json"),
-    ),
-    _command(
         "ui",
         "Serve a page to this machine: maps of all GPUs, live, who waits and why, what happened.",
         _option("--port", text="of 127.0.0.1; default: a free one", type=_PORT, default=0),
@@ -326,18 +319,6 @@ _COMMANDS = (
             text="also what its node still has a slice of, or cannot tell; not what pods use",
         ),
         examples=("release trainer-0-gpu-x7f2k -n research", "release --all -A --dry-run"),
-    ),
-    _command(
-        "bundle",
-        "Write the driver's state, logs and metrics into one file, for whoever is to help.",
-        _option(
-            "-f",
-            "--file",
-            text="a new .tar.gz; default: mig-bundle-<time>.tar.gz",
-            type=click.Path(),
-            metavar="PATH",
-        ),
-        examples=("bundle", "bundle --file /tmp/mig.tar.gz"),
     ),
 )
 

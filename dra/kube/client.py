@@ -142,10 +142,6 @@ class KubeApi:
         """Read JSON that is no object of a resource, such as ``/version`` or ``/apis/<group>``."""
         return self._http.call("GET", path)
 
-    def text(self, path: str, *, query: Mapping[str, str], limit_bytes: int) -> bytes:
-        """Read text, such as a log or metrics; returns at most ``limit_bytes`` of it."""
-        return self._http.text(path, query=query, limit_bytes=limit_bytes)
-
     def list(
         self, resource: Resource, *, keep: Keep | None = None, **selection: Unpack[Selection]
     ) -> ObjectList:

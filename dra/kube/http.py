@@ -196,14 +196,6 @@ class HttpClient:
         with _Turn(self._turns) as turn:
             return self.item(_decode(self._answered("GET", path, turn), path, msgspec.Raw), keep)
 
-    def text(self, path: str, *, query: Mapping[str, str], limit_bytes: int) -> bytes:
-        """GET text, such as a log; returns at most ``limit_bytes`` of it."""
-        with _Turn(self._turns) as turn:
-            answer, data = self._sent("GET", path, query, turn=turn, cut_at=limit_bytes)
-            if answer.status not in _OK:
-                raise _refusal(answer, data, f"GET {path}")
-            return bytes(data)
-
     def page(self, path: str, *, query: Mapping[str, str], keep: Keep, most: int) -> Page:
         """GET a page of a list of at most ``most`` bytes, with what ``keep`` leaves of its items.
 
@@ -283,13 +275,11 @@ class HttpClient:
         turn: _Turn,
         is_whole: bool = True,
         most: int = LARGEST_BYTES,
-        cut_at: int | None = None,
     ) -> tuple[Answer, bytearray]:
         """Send a request once; returns the answer and its body. ``observe`` is called in any case.
 
-        ``cut_at``: no more than so many bytes of the body are read. ``is_whole``: False leaves the
-        body of a successful answer to be read by the caller; the body of a refusal is read all the
-        same.
+        ``is_whole``: False leaves the body of a successful answer to be read by the caller; the
+        body of a refusal is read all the same.
 
         Raises:
             TooLargeError: the body has more than ``most`` bytes.
@@ -304,11 +294,11 @@ class HttpClient:
             )
             if answer.status in _OK and not is_whole:
                 return answer, bytearray()
-            data = self._body(answer, began + self._budget, turn, cut_at or most)
+            data = self._body(answer, began + self._budget, turn, most)
             if len(data) > most:
                 text = f"{method} {path}: the answer has more than {most} bytes"
                 raise TooLargeError(f"{text}, which is more than is read of one")
-            return answer, data[:cut_at]
+            return answer, data
 
         try:
             try:

@@ -73,7 +73,7 @@ def test_no_command_prints_what_a_node_or_a_tenant_wrote_as_it_is(
     world.set_status(RESOURCE_CLAIMS, held, held["status"])
     for line in (
         *(["map"], ["map", "-o", "wide"], ["profiles"], ["doctor"], ["explain", "waits"]),
-        *(["top", "-A"], ["plan", "-p", "1g.5gb"], ["plan", "-p", bad], ["handback", "node-a"]),
+        *(["plan", "-p", "1g.5gb"], ["plan", "-p", bad], ["handback", "node-a"]),
         *(["takeover", "node-a"], ["takeover", "node-a", "--status"]),
     ):
         ran = mig(*line)

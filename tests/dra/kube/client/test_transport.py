@@ -251,13 +251,6 @@ def test_one_large_answer_is_held_at_a_time(stub: Stub, api: KubeApi) -> None:
     assert order == ["first", "second"]
 
 
-def test_text_is_read_up_to_a_bound(stub: Stub, api: KubeApi) -> None:
-    stub.calls += [reply("x" * 5000), reply("x" * 5000)]
-    assert api.text("/log", query={"tailLines": "3"}, limit_bytes=1000) == b'"' + b"x" * 999
-    assert len(api.text("/log", query={}, limit_bytes=10_000)) == 5002
-    assert stub.requests[0].query == {"tailLines": "3"}
-
-
 def test_objects_may_nest_as_deeply_as_the_server_lets_them(stub: Stub, tmp_path: Path) -> None:
     listed = json.dumps({"metadata": {"resourceVersion": "1"}, "items": [thing("p", spec="DEEP")]})
     limit = sys.getrecursionlimit()

@@ -1,1 +1,0 @@
-"""Bundle for a helper."""
