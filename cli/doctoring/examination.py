@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
-from cli.facts import CHART_NAME, CONTROLLER, ClusterFacts, is_component, read_facts
+from cli.facts import CHART_NAME, ClusterFacts, is_component, read_facts
 from cli.output import named, nameless
 from cli.session import Session
 from cli.site import GpuView
@@ -17,16 +17,11 @@ from dra.common.resources import (
     MUTATING_POLICIES,
     MUTATING_POLICY_BINDINGS,
     NAMESPACES,
-    RESOURCE_SLICES,
-    SELF_SUBJECT_ACCESS_REVIEWS,
-    SUBJECT_ACCESS_REVIEWS,
     Obj,
     Resource,
     at,
 )
-from dra.gpu.names import NVIDIA_DRIVER
-from dra.kube.errors import ForbiddenError, KubeError, ObjectNotFoundError
-from dra.resourceslices.nvidiadra import summary
+from dra.kube.errors import ForbiddenError, ObjectNotFoundError
 
 _OF_CHART = f"app.kubernetes.io/name={CHART_NAME}"
 _REWRITING = "-pod-limits"
@@ -34,35 +29,13 @@ _BEFORE_1_36 = "v1beta1"
 """The version of mutating policies, where their feature gate is on."""
 _OPTED_IN = "mig.dra.dev/limits=claims"
 
-Permission = bool | None
-"""True if something is allowed; None when nobody could say."""
-
-_Right = tuple[str, str, str, str]
-"""Verb, resource, API group and subresource."""
-
-_MINE: tuple[_Right, ...] = (
-    ("list", "mignodes", "mig.dra.dev", ""),
-    ("list", "resourceclaims", "resource.k8s.io", ""),
-    ("list", "pods", "", ""),
-    ("list", "nodes", "", ""),
-    ("patch", "mignodes", "mig.dra.dev", ""),
-    ("create", "pods", "", "eviction"),
-)
-_CONTROLLERS: tuple[_Right, ...] = (
-    ("patch", "resourceclaims", "resource.k8s.io", "status"),
-    ("patch", "resourceclaims", "resource.k8s.io", "binding"),
-    ("list", "mignodes", "mig.dra.dev", ""),
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """Objects that were read; None stands for a kind that may not be read.
 
-    ``nvidia_slices``: by node, summaries of the ResourceSlices of NVIDIA's DRA driver.
     ``by_limits``: namespaces whose pods may ask by limits. ``rewriters``: the chart's policies
-    that turn limits into claims. ``mine`` and ``controllers``: permissions of the caller
-    and of the controller by the words for each, such as ``list pods``.
+    that turn limits into claims.
     """
 
     facts: ClusterFacts
@@ -70,11 +43,8 @@ class Evidence:
     version: str = ""
     served: tuple[str, ...] | None = None
     definition: Obj | None = None
-    nvidia_slices: Mapping[str, tuple[Obj, ...]] | None = None
     by_limits: tuple[str, ...] = ()
     rewriters: tuple[str, ...] | None = None
-    mine: Mapping[str, Permission] = field(default_factory=dict)
-    controllers: Mapping[str, Permission] = field(default_factory=dict)
 
     def pods_of(self, *components: str) -> list[Obj]:
         """Pods of the driver's ``components``, by the names that the chart gives these."""
@@ -85,24 +55,15 @@ class Evidence:
 def gather(session: Session) -> Evidence:
     """Read all evidence from the cluster."""
     opted_in = _listed(session, NAMESPACES, labels=_OPTED_IN)
-    found = Evidence(
+    return Evidence(
         facts=read_facts(session, ""),
         now=session.now(),
         version=str(session.api.read("/version").get("gitVersion", "")),
         served=_served(session),
         definition=_definition(session),
-        nvidia_slices=_nvidia_slices(session),
         by_limits=tuple(n["metadata"]["name"] for n in opted_in or ()),
         rewriters=rewriters(session),
-        mine={_what(right): _may(session, SELF_SUBJECT_ACCESS_REVIEWS, right) for right in _MINE},
     )
-    leaders = found.pods_of(CONTROLLER)
-    if not leaders:
-        return found
-    account = leaders[0]["spec"].get("serviceAccountName") or "default"
-    user = f"system:serviceaccount:{leaders[0]['metadata']['namespace']}:{account}"
-    may = {r: _may(session, SUBJECT_ACCESS_REVIEWS, r, user=user) for r in _CONTROLLERS}
-    return replace(found, controllers={_what(right): allowed for right, allowed in may.items()})
 
 
 def _served(session: Session) -> tuple[str, ...] | None:
@@ -126,17 +87,6 @@ def _definition(session: Session) -> Obj | None:
         return None
 
 
-def _nvidia_slices(session: Session) -> dict[str, tuple[Obj, ...]] | None:
-    found = _listed(session, RESOURCE_SLICES, fields=f"spec.driver={NVIDIA_DRIVER}")
-    if found is None:
-        return None
-    by_node: dict[str, tuple[Obj, ...]] = {}
-    for each in found:
-        node = str(each["spec"].get("nodeName") or "")
-        by_node[node] = (*by_node.get(node, ()), summary(each))
-    return by_node
-
-
 def rewriters(session: Session) -> tuple[str, ...] | None:
     """Policies of the chart that turn limits into claims; None if they may not be read."""
     policies, bindings = (
@@ -151,33 +101,14 @@ def rewriters(session: Session) -> tuple[str, ...] | None:
     return tuple(name for name in named if name in bound and name.endswith(_REWRITING))
 
 
-def _listed(
-    session: Session, resource: Resource, *, labels: str = "", fields: str = ""
-) -> list[Obj] | None:
+def _listed(session: Session, resource: Resource, *, labels: str) -> list[Obj] | None:
     """Objects of a kind, none of a kind that the server lacks; None if they may not be read."""
     try:
-        return session.api.list(resource, label_selector=labels, field_selector=fields).items
+        return session.api.list(resource, label_selector=labels).items
     except ObjectNotFoundError:
         return []
     except ForbiddenError:
         return None
-
-
-def _may(session: Session, review: Resource, right: _Right, **who: str) -> Permission:
-    """True if the server allows the caller, or the user in ``who``, what ``right`` says."""
-    verb, plural, group, subresource = right
-    attributes = {"verb": verb, "resource": plural, "group": group, "subresource": subresource}
-    try:
-        return bool(
-            session.api.review(review, {"resourceAttributes": attributes, **who})["allowed"]
-        )
-    except KubeError:
-        return None
-
-
-def _what(right: _Right) -> str:
-    verb, plural, _, subresource = right
-    return f"{verb} {plural}{'/' + subresource if subresource else ''}"
 
 
 class Status(StrEnum):

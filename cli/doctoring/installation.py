@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from api.crds import mignode_definition
-from cli.doctoring.examination import Check, Evidence, Permission, fail, ok, unknown, warn
+from cli.doctoring.examination import Check, Evidence, fail, ok, unknown, warn
 from cli.output import counted, named
 from cli.site import NodeView
 from dra.claims.classes import (
     ANY_SLICE_CLASS,
     GPU_CLASS,
-    holders,
     how_to_make_way,
     is_generated,
     offered_profiles,
 )
-from dra.claims.reasons import NodeReason
-from dra.claims.remedies import remedy
 from dra.common.program import page
 from dra.common.resources import PODS, Obj, at
-from dra.gpu.inventory import AllocatorKind
-from dra.gpu.names import class_name, extended_resource_name
-from dra.resourceslices.nvidiadra import dra_driver
+from dra.gpu.names import class_name
 
 _OLDEST = (1, 34)
-_BINDING_GUARDED = (1, 36)
 _CHART = f"install or upgrade the chart ({page('install.md')})"
 _DCGM = "dcgm"
 
@@ -108,31 +102,11 @@ def _profiles(node: NodeView) -> Iterator[str]:
 
 
 def rights(evidence: Evidence) -> Iterator[Check]:
-    """Check the caller's permissions."""
-    denied = _denied(evidence.mine)
+    """Check what the caller may read."""
     if evidence.facts.unread:
         yield warn(f"you may not read {', '.join(evidence.facts.unread)}: checks are left out")
-    elif denied:
-        yield warn(f"you may not {named(denied)}", "drain needs patch mignodes, --evict more")
-    elif all(allowed is None for allowed in evidence.mine.values()):
-        yield unknown("the server did not say what you may do")
     else:
-        yield ok("you may read everything, and drain")
-
-
-def controller_rights(evidence: Evidence) -> Iterator[Check]:
-    """Check the controller's permissions, as far as the caller may ask for them."""
-    lacking, number = _denied(evidence.controllers), _number(evidence.version)
-    if number is not None and number < _BINDING_GUARDED:
-        lacking = [what for what in lacking if "binding" not in what]
-    if lacking:
-        yield fail(f"the controller may not {named(lacking)}: it cannot allocate", _CHART)
-    elif any(evidence.controllers.values()):
-        yield ok("the controller may allocate claims")
-
-
-def _denied(permissions: Mapping[str, Permission]) -> list[str]:
-    return sorted(what for what, allowed in permissions.items() if allowed is False)
+        yield ok("you may read everything")
 
 
 def limits(evidence: Evidence) -> Iterator[Check]:
@@ -154,34 +128,6 @@ def limits(evidence: Evidence) -> Iterator[Check]:
         )
     else:
         yield ok(f"limits become claims in namespace {spaces}")
-
-
-def drivers(evidence: Evidence) -> Iterator[Check]:
-    """Check that NVIDIA's DRA driver is on no node that offers slices."""
-    if evidence.nvidia_slices is None:
-        yield unknown("ResourceSlices may not be read")
-        return
-    apart = True
-    for node in evidence.facts.site.nodes:
-        name = node.name
-        found = dra_driver(evidence.facts.nodes.get(name, {}), evidence.nvidia_slices.get(name, ()))
-        if found is None:
-            continue
-        apart = False
-        harm = (
-            "destroys slices that it does not know"
-            if found.makes_devices
-            else "gives out GPUs and slices that it finds"
-        )
-        seen = any(v.gpu.reason == NodeReason.NVIDIA_DRA for v in node.gpus)
-        yield fail(
-            f"NVIDIA's DRA driver is on node {name} too ({found.sign}) and {harm}; "
-            + ("nothing is offered there" if seen else "the plugin offers GPUs there all the same"),
-            remedy(NodeReason.NVIDIA_DRA)
-            + ("" if seen else "; --ignore-other-managers is for other GPUs only"),
-        ).of_node(name)
-    if apart:
-        yield ok("NVIDIA's DRA driver is on no node with slices")
 
 
 def monitors(evidence: Evidence) -> Iterator[Check]:
@@ -208,32 +154,6 @@ def monitors(evidence: Evidence) -> Iterator[Check]:
         yield unknown("pods may not be read")
     else:
         yield ok("DCGM is on no node with slices")
-
-
-def extended_resources(evidence: Evidence) -> Iterator[Check]:
-    """Check that no other's class has an extended resource that a class of ours is to serve."""
-    site = evidence.facts.site
-    if all(n.inventory.allocator is AllocatorKind.CONTROLLER for n in site.nodes):
-        return  # no class of ours has an extended resource
-    ours = {
-        c["metadata"]["name"]
-        for c in evidence.facts.class_objects
-        if is_generated(c, evidence.facts.driver)
-    }
-    profiles = {p.name for v in site.gpus if v.gpu.geometry for p in v.gpu.geometry.profiles}
-    resources = {extended_resource_name(p) for p in profiles if class_name(p) in ours}
-    taken = holders(evidence.facts.class_objects, evidence.facts.driver)
-    held = [
-        f"{resource} by {taken[resource]['metadata']['name']}"
-        for resource in sorted(resources & taken.keys())
-    ]
-    if held:
-        yield warn(
-            f"classes of somebody else serve extended resources, not ours: {named(held)}",
-            "delete those classes, or their extendedResourceName, if this driver is to serve them",
-        )
-    else:
-        yield ok(f"our classes serve {len(resources)} extended resources")
 
 
 def _own_schema() -> Obj:

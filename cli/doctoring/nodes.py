@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from itertools import combinations
 from typing import NamedTuple
@@ -20,7 +20,7 @@ from dra.claims.remedies import remedy
 from dra.common.program import page
 from dra.common.resources import Obj, ObjectKey, at
 from dra.common.runtimes import doubt, refusal, runtime_of
-from dra.gpu.inventory import HARMFUL, AllocatorKind, Gpu, GpuHealth, GpuReason, InstanceState
+from dra.gpu.inventory import HARMFUL, AllocatorKind, GpuHealth, GpuReason, InstanceState
 from dra.gpu.names import DEFAULT_DRIVER
 
 _REASONS = {
@@ -172,19 +172,6 @@ def runtimes(evidence: Evidence) -> Iterator[Check]:
     yield from found or [ok("no container runtime is known to drop CDI devices")]
 
 
-def versions(evidence: Evidence) -> Iterator[Check]:
-    """Check that all pods of the driver are of one version."""
-    tags = Counter(_tags(evidence.pods_of(CONTROLLER, PLUGIN)))
-    if len(tags) > 1:
-        have = ", ".join(f"{n} x {tag}" for tag, n in tags.most_common())
-        yield warn(
-            f"pods of the driver are of several versions: {have}",
-            "wait for the rollout to end, or look why it does not",
-        )
-    elif tags:
-        yield ok(f"all pods of the driver are of version {next(iter(tags))}")
-
-
 def modes(evidence: Evidence) -> Iterator[Check]:
     """Check that every GPU is in service, in the right MIG mode and under the right allocator."""
     site = evidence.facts.site
@@ -194,12 +181,6 @@ def modes(evidence: Evidence) -> Iterator[Check]:
     if not found and allocators:
         shown = ", ".join(f"{allocators[a]} by {a.value}" for a in AllocatorKind if allocators[a])
         yield ok(f"every GPU is in service; nodes allocated: {shown}")
-
-
-def gpus(evidence: Evidence) -> Iterator[Check]:
-    """Tell what the GPUs' own driver reports of them."""
-    said = Counter(filter(None, (_said(view.gpu) for view in evidence.facts.site.gpus)))
-    yield from (ok(f"{count} x {words}") for words, count in said.items())
 
 
 def _mode(node: NodeView) -> Iterator[Check]:
@@ -319,22 +300,3 @@ def _why_it_stays(known: KnownClaim, evidence: Evidence) -> str:
 def _age(known: KnownClaim, field: str, now: datetime) -> timedelta:
     stamp = known.obj["metadata"].get(field)
     return now - datetime.fromisoformat(stamp) if stamp else timedelta()
-
-
-def _said(gpu: Gpu) -> str:
-    """Words for what NVIDIA's driver reports of a GPU; empty if nothing."""
-    health = gpu.health or GpuHealth()
-    words = {
-        "recovery action": health.recovery,
-        "fabric": health.fabric,
-        "compute mode": health.compute_mode,
-    }
-    return ", ".join(f"{what} {word}" for what, word in words.items() if word)
-
-
-def _tags(pods: Iterable[Obj]) -> Iterator[str]:
-    for pod in pods:
-        image = str((pod["spec"].get("containers") or [{}])[0].get("image", ""))
-        _, colon, tag = image.rpartition(":")
-        if colon and "/" not in tag:
-            yield tag

@@ -121,7 +121,7 @@ REMEDIES: Mapping[str, str] = {
     Reason.OTHER_CLAIM: "see why that claim finds nothing (kubectl describe resourceclaim); ours "
     "is tried again after a pause, and at once when that is allocated",
     Reason.MIXED: "put devices of different drivers into separate claims",
-    Reason.REFUSED: "see that the controller's RBAC is that of the chart (kubectl mig doctor)",
+    Reason.REFUSED: "see that the controller's RBAC is that of the chart",
     PREPARE_FAILED: "delete the pod, so that its claim is placed elsewhere, and see to the node",
     MisfitReason.NO_NODE: "bring the node back, or delete the pod",
     MisfitReason.NOT_READY: "see why the node is not ready (kubectl describe node)",

@@ -91,7 +91,6 @@ class Resource:
 
 _DRA = "resource.k8s.io"
 _ADMISSION = "admissionregistration.k8s.io"
-_AUTHORIZATION = "authorization.k8s.io"
 
 
 def _v1(group: str, kind: str, *, namespaced: bool = False) -> Resource:
@@ -114,8 +113,6 @@ RESOURCE_CLAIM_TEMPLATES = _v1(_DRA, "ResourceClaimTemplate", namespaced=True)
 RESOURCE_SLICES = _v1(_DRA, "ResourceSlice")
 DEVICE_CLASSES = _v1(_DRA, "DeviceClass")
 MIG_NODES = Resource("mig.dra.dev", "v1alpha1", "mignodes", "MigNode", namespaced=False)
-SELF_SUBJECT_ACCESS_REVIEWS = _v1(_AUTHORIZATION, "SelfSubjectAccessReview")
-SUBJECT_ACCESS_REVIEWS = _v1(_AUTHORIZATION, "SubjectAccessReview")
 CUSTOM_RESOURCE_DEFINITIONS = _v1("apiextensions.k8s.io", "CustomResourceDefinition")
 MUTATING_POLICIES = _v1(_ADMISSION, "MutatingAdmissionPolicy")
 MUTATING_POLICY_BINDINGS = _v1(_ADMISSION, "MutatingAdmissionPolicyBinding")

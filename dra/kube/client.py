@@ -9,14 +9,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self, TypedDict, TypeVar, Unpack
 
 import msgspec
 
-from dra.common.resources import RESOURCE_CLAIMS, Obj, Resource, at
+from dra.common.resources import RESOURCE_CLAIMS, Obj, Resource
 from dra.kube.connection import Connection
 from dra.kube.errors import (
     GoneError,
@@ -229,12 +229,6 @@ class KubeApi:
             query={"fieldManager": field_manager, "dryRun": "All" if dry_run else ""},
             body=body,
         )
-
-    def review(self, resource: Resource, spec: Mapping[str, Any]) -> Obj:
-        """Status of a review that the server answers at once, such as a SubjectAccessReview."""
-        head = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {}}
-        status: Obj = at(self.create(resource, {**head, "spec": spec}), "status", default={})
-        return status
 
     def replace(
         self, resource: Resource, body: Obj, *, subresource: str = "", field_manager: str = ""

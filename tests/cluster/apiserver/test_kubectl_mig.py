@@ -105,7 +105,7 @@ def test_a_pod_is_followed_from_waiting_over_draining_to_its_end(site: Site) -> 
     checks = {c["name"]: (c["status"], c["message"]) for c in found["checks"]}
     assert (code, found["summary"]["fail"]) == (0, 0), found
     assert checks["kubernetes"][0] == "ok"
-    assert checks["rights"] == ("ok", "you may read everything, and drain")
+    assert checks["rights"] == ("ok", "you may read everything")
 
     _start(site.api, "large", "mig-7g.40gb")
     _wait_for_binding(site, "large", NODE)
