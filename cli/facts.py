@@ -143,25 +143,21 @@ class ClusterFacts:
         return tuple(sorted(latest.values(), key=lambda t: t.at, reverse=True))
 
 
-def mignodes(session: Session) -> list[Obj]:
-    """All MigNodes.
+def read_site(session: Session) -> Site:
+    """The nodes with MIG GPUs, and who holds what there.
 
     Raises:
         CliError: the CustomResourceDefinition is not installed.
     """
     try:
-        return session.api.list(MIG_NODES).items
+        mignodes = session.api.list(MIG_NODES).items
     except ObjectNotFoundError as error:
         raise CliError(
             Exit.NOT_FOUND,
             f"the cluster does not know {MIG_NODES}: is the driver installed? (kubectl mig doctor)",
         ) from error
-
-
-def read_site(session: Session) -> Site:
-    """The nodes with MIG GPUs, and who holds what there."""
     claims = session.api.list(RESOURCE_CLAIMS, keep=kept(session.driver)[RESOURCE_CLAIMS]).items
-    return survey(mignodes(session), claims, driver=session.driver, now=session.now())
+    return survey(mignodes, claims, driver=session.driver, now=session.now())
 
 
 Lister = Callable[..., list[Obj]]

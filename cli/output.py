@@ -19,7 +19,6 @@ API_VERSION = "cli.mig.dra.dev/v1"
 
 _BOLD, _DIM, _GREEN, _YELLOW, _RED = "1", "2", "32", "33", "31"
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
-_CLEAR = "\x1b[H\x1b[2J\x1b[3J"
 _UNUSUAL = re.compile(r"[^\t\n -~]")
 _STRAY = re.compile(rf"(?!\x1b\[[0-9;]*m){_UNUSUAL.pattern}")
 _IGNORED = re.compile(
@@ -192,11 +191,6 @@ class Output:
             else:
                 lines.append(entry)
         return lines
-
-    def clear(self) -> None:
-        """Clear the screen, on a terminal."""
-        if self._stream.isatty():
-            self._stream.write(_CLEAR)
 
     def flush(self) -> None:
         """Show what was written."""

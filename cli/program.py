@@ -194,8 +194,7 @@ _COMMANDS = (
         "map",
         "Draw what sits where on every GPU, and the largest slice that still fits.",
         _names_of("node", "node"),
-        _flag("-w", "--watch", text="draw again at every change"),
-        examples=("map", "map node-1 --watch", "map -o wide"),
+        examples=("map", "map node-1", "map -o wide"),
         forms=_WIDE,
     ),
     _command(

@@ -2,82 +2,37 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Sequence
 from typing import Any
 
 from cli.drawing import draw_node, remarks, write_legend, write_list, write_summary
-from cli.facts import mignodes, read_site
-from cli.kept import kept
+from cli.facts import read_site
 from cli.output import Exit, Output
 from cli.session import Session
-from cli.site import GpuView, NodeView, Site, Slot, survey
-from dra.common.resources import MIG_NODES, RESOURCE_CLAIMS
+from cli.site import GpuView, NodeView, Slot
 from dra.gpu.shares import ShareOffer
 
-_SETTLE_SECONDS = 0.2
 _MOST_DRAWN = 8
 """Number of nodes up to which all are drawn unnamed; more are listed in a line each."""
 
 
-def run(session: Session, *, node: Sequence[str] = (), watch: bool = False) -> int:
-    """Draw the map, once or at every change."""
-    if watch:
-        _watch(session, node)
-    _show(read_site(session), node, session.out)
-    return Exit.OK
-
-
-def _watch(session: Session, wanted: Sequence[str]) -> None:
-    """Draw again when a MigNode or a claim has changed, until interrupted."""
-    from dra.kube.http import whole  # noqa: PLC0415 - as the next
-    from dra.kube.reflector import Reflector  # noqa: PLC0415 - threads, for this option only
-
-    mignodes(session)  # raises at once where the cluster lacks the resource
-    changed = threading.Event()
-    claim = kept(session.driver)[RESOURCE_CLAIMS]
-    nodes, claims = mirrors = [
-        Reflector(session.api, resource, on_event=lambda _: changed.set(), keep=keep)
-        for resource, keep in ((MIG_NODES, whole), (RESOURCE_CLAIMS, claim))
-    ]
-    for mirror in mirrors:
-        mirror.start()
-    shown: Site | None = None
-    try:
-        while True:
-            changed.wait(1.0)
-            changed.clear()
-            if not all(m.synced for m in mirrors):
-                continue
-            found = survey(
-                nodes.store.list(), claims.store.list(), driver=session.driver, now=session.now()
-            )
-            if found != shown:
-                shown = found
-                session.out.clear()
-                _show(found, wanted, session.out)
-            time.sleep(_SETTLE_SECONDS)
-    finally:
-        for mirror in mirrors:
-            mirror.stop()
-
-
-def _show(found: Site, wanted: Sequence[str], out: Output) -> None:
-    names = [name for name in wanted if name not in found.unreadable]
-    nodes = [found.named(name) for name in names] if wanted else [*found.nodes]
+def run(session: Session, *, node: Sequence[str] = ()) -> int:
+    """Draw the map."""
+    found, out = read_site(session), session.out
+    names = [name for name in node if name not in found.unreadable]
+    nodes = [found.named(name) for name in names] if node else [*found.nodes]
     if out.is_json:
         content: dict[str, Any] = {"nodes": [_node_json(n) for n in nodes]}
         if found.unreadable:
             content["unreadable"] = dict(found.unreadable)
         out.json("PlacementMap", content)
-        return
-    _write(nodes, out, named=bool(wanted))
+        return Exit.OK
+    _write(nodes, out, named=bool(node))
     for name, problem in found.unreadable.items():
         out.line(out.bad(f"MigNode {name} cannot be read: {problem}"))
     if not nodes and not found.unreadable:
         out.line("no node has MIG GPUs that this driver manages (kubectl mig doctor says more)")
-    out.flush()
+    return Exit.OK
 
 
 def _write(nodes: Sequence[NodeView], out: Output, *, named: bool) -> None:

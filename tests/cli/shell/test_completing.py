@@ -54,7 +54,7 @@ def offer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
         ("explain pod a ", []),
         ("release --namespace x claim-2", ["claim-2@x"]),
         ("map -o ", ["text", "wide", "json"]),
-        ("map --w", ["--watch"]),
+        ("map --no", ["--no-color"]),
         ("doctor -n ", []),
         ("explain -n names", ["namespace-1@None", "namespace-2@None"]),
         ("drain --reason ", []),

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import io
-import json
-import os
-import signal
-import subprocess
 import sys
 from dataclasses import replace
-from typing import IO, Any
+from typing import Any
 
 import pytest
 from msgspec import structs
@@ -25,7 +21,6 @@ from tests.cli.site.golden import check
 from tests.cli.world import World
 from tests.controller.helpers.objects import gpu, instance, inventory
 from tests.dra.gpus import A100
-from tests.helpers.waiting import PATIENCE
 
 
 def ref(world: World, name: str) -> ClaimRef:
@@ -310,31 +305,6 @@ def test_colours_are_for_terminals_and_not_with_no_color(
     mig("map")
     assert ("\x1b[30;48;5;222m3g.20gb" in shown.getvalue()) is is_coloured
     assert ("\x1b[" in shown.getvalue()) is is_coloured
-
-
-def test_watch_draws_again_when_something_changes(world: World) -> None:
-    world.add_node("node-a")
-    command = [sys.executable, "-m", "cli", "map", "--watch", "-o", "json"]
-    env = {**os.environ, "KUBECONFIG": str(world.kubeconfig), "PYTHONUNBUFFERED": "1"}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=env, text=True) as process:
-        assert process.stdout is not None
-        assert [g["slots"] for g in _document(process.stdout)["nodes"][0]["gpus"]] == [[]]
-        world.hold("c", "node-a", "gpu-0-mig-1g5gb-19-0")
-        while not (slots := _document(process.stdout)["nodes"][0]["gpus"][0]["slots"]):
-            pass
-        assert slots[0]["claim"]["name"] == "c"
-        process.send_signal(signal.SIGINT)
-        assert process.wait(PATIENCE) == 130
-
-
-def _document(stream: IO[str]) -> dict[str, Any]:
-    """The next JSON document, which ends with a brace in the first column."""
-    text = ""
-    for line in stream:
-        text += line
-        if line == "}\n":
-            return dict(json.loads(text))
-    raise AssertionError(f"no document: {text!r}")
 
 
 def declared(node: str) -> Gpu:
