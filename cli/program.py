@@ -147,10 +147,11 @@ def _shared(forms: Sequence[str]) -> list[click.Parameter]:
     """Options of all commands: the cluster, and the form of the output."""
     config = "default: KUBECONFIG, then ~/.kube/config"
     driver = "of the driver, if the installation changed it"
+    form = {"type": click.Choice(forms), "default": "text", "hidden": len(forms) == 1}
     return [
         _option("--kubeconfig", text=config, type=click.Path(), metavar="PATH"),
         _option("--context", text="of the kubeconfig; default: its own", metavar="NAME"),
-        _option("-o", "--output", text="default: text", type=click.Choice(forms), default="text"),
+        _option("-o", "--output", text="default: text", **form),
         _flag("--no-color", text="as does NO_COLOR"),
         _option("--driver-name", text=driver, default="mig.dra.dev", metavar="NAME"),
         _option("--request-timeout", text="", type=float, default=15.0, hidden=True),
@@ -162,7 +163,7 @@ def _command(  # noqa: PLR0913 - all that is said of a command
     summary: str,
     *params: click.Parameter,
     examples: Sequence[str],
-    forms: Sequence[str] = ("text", "json"),
+    forms: Sequence[str] = ("text",),
     at: str = "",
     offline: bool = False,
 ) -> click.Command:
@@ -186,7 +187,7 @@ def _command(  # noqa: PLR0913 - all that is said of a command
     )
 
 
-_WIDE = ("text", "wide", "json")
+_JSON, _WIDE = ("text", "json"), ("text", "wide", "json")
 _MANY = click.IntRange(1, 100)
 _PORT = click.IntRange(0, 65535)
 _COMMANDS = (
@@ -220,7 +221,7 @@ _COMMANDS = (
         "Say where slices of a profile would go; without room, what would have to move for them.",
         _option("-p", "--profile", text="or class, such as 3g.40gb", required=True, metavar="NAME"),
         _option("--number", text="of slices, default: 1", type=_MANY, default=1),
-        examples=("plan --profile 3g.40gb", "plan -p mig-min-10gb --number 4 -o json"),
+        examples=("plan --profile 3g.40gb", "plan -p mig-min-10gb --number 4"),
     ),
     _command(
         "defrag",
@@ -245,12 +246,13 @@ _COMMANDS = (
         "profiles",
         "List what the GPUs can be cut into, and how much of it could be had now.",
         _names_of("node", "node"),
-        examples=("profiles", "profiles node-1 -o json"),
+        examples=("profiles", "profiles node-1"),
     ),
     _command(
         "doctor",
         "Check that everything is there that slices need, and that it works together.",
         examples=("doctor", "doctor -o json"),
+        forms=_JSON,
     ),
     _command(
         "lint",
@@ -259,6 +261,7 @@ _COMMANDS = (
         _flag("--strict", text="warnings are errors"),
         _flag("--hints", text="also what could be better"),
         examples=("lint pod.yaml", "lint - < pod.yaml"),
+        forms=_JSON,
         offline=True,
     ),
     _command(

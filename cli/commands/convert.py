@@ -54,15 +54,12 @@ def run(out: Output, *, file: Sequence[str], driver: str) -> int:
 
 
 def _print(out: Output, objects: Sequence[Obj], remarks: Sequence[Remark]) -> None:
-    if out.is_json:
-        out.json("Conversion", {"objects": objects, "remarks": remarks})
-    else:
-        for remark in remarks:
-            out.line(f"# {remark.shown()}")
-        for number, each in enumerate(objects):
-            if number:
-                out.line("---")
-            out.document(yaml.safe_dump(each, sort_keys=False))
+    for remark in remarks:
+        out.line(f"# {remark.shown()}")
+    for number, each in enumerate(objects):
+        if number:
+            out.line("---")
+        out.document(yaml.safe_dump(each, sort_keys=False))
 
 
 def _convert(document: Document, pod: PodSpec, translation: Translation) -> Iterator[ObjectKey]:

@@ -55,17 +55,12 @@ def run(session: Session, *, profile: str, pod: str, execute: bool, timeout: flo
         raise CliError(Exit.NOT_FOUND, found.message)
     who, has_moves = waiting[0] if waiting is not None else None, bool(found.movers)
     unwilling = [p for p in found.movers.values() if not may_move(p, session.driver)]
-    if session.out.is_json and not execute:
-        body = plan.as_json(found, 1)
-        named = {"namespace": who.key[0], "name": who.key[1]} if who is not None else None
-        session.out.json("Plan", {**body, "for": named, "unwilling": [str(p) for p in unwilling]})
-    elif not session.out.is_json:
-        if who is not None:
-            session.out.line(f"for pod {who}, which waits first of those that ask for {profile}:")
-        else:
-            session.out.line(f"{_nobody(profile, None)}; for one that did:")
-        plan.show(found, 1, session.out)
-        _tell_unwilling(session, unwilling)
+    if who is not None:
+        session.out.line(f"for pod {who}, which waits first of those that ask for {profile}:")
+    else:
+        session.out.line(f"{_nobody(profile, None)}; for one that did:")
+    plan.show(found, 1, session.out)
+    _tell_unwilling(session, unwilling)
     if not execute:
         return Exit.OK if found.steps and not has_moves else Exit.FINDING
     if who is None or not has_moves or unwilling:
@@ -108,7 +103,7 @@ def _tell_unwilling(session: Session, unwilling: list[Pod]) -> None:
 class _Order:
     """A request for room on a node for a pod.
 
-    ``told``: keys of the events that were seen. ``steps``: messages of the controller's steps.
+    ``told``: keys of the events that were seen.
     """
 
     session: Session
@@ -116,33 +111,27 @@ class _Order:
     node: str
     request: RoomRequest
     told: set[object]
-    steps: list[str]
 
 
 def _execute(session: Session, pod: Pod, found: Forecast, timeout: float) -> int:
     node = next(step.gpu.node for step in found.steps if step.mover is None)
     request = RoomRequest(pod.uid, str(uuid.uuid4()), len(found.movers))
     told = {key for key, _, _ in _events(session, pod)}
-    order, out = _Order(session, pod, node, request, told, []), session.out
-    if not out.is_json:
-        out.line()
-        out.line(f"the controller is asked to move them, for {timeout:g} s at the most (--timeout)")
+    order, out = _Order(session, pod, node, request, told), session.out
+    out.line()
+    out.line(f"the controller is asked to move them, for {timeout:g} s at the most (--timeout)")
     try:
         code, last = _watch(order, time.monotonic() + timeout)
     finally:
         with suppress(KubeError):
             _annotate(order, None)
-    if out.is_json:
-        content = {"pod": "/".join(pod.key), "steps": order.steps, "served": code == Exit.OK}
-        out.json("Defrag", {**content, "message": last})
-    else:
-        out.line((out.good if code == Exit.OK else out.bad)(last))
+    out.line((out.good if code == Exit.OK else out.bad)(last))
     return code
 
 
 def _watch(order: _Order, end: float) -> tuple[Exit, str]:
     """Renew the request and print what the controller tells, until it is over."""
-    asked, session, served = 0.0, order.session, None
+    asked, session, served, has_acted = 0.0, order.session, None, False
     while True:
         now = time.monotonic()
         if now >= asked + _BEAT_SECONDS:
@@ -154,13 +143,12 @@ def _watch(order: _Order, end: float) -> tuple[Exit, str]:
             order.told.add(key)
             if reason == Reason.ROOM_NOT_MADE.value:
                 return Exit.FINDING, f"stopped: {message}"
-            order.steps.append(message)
-            if not session.out.is_json:
-                session.out.line(f"  {message}")
+            has_acted = True
+            session.out.line(f"  {message}")
         if served is not None:  # once all events until then are printed
             return served
         if (served := _served(session, order.pod)) is None and now >= end:
-            what = "it is not served yet" if order.steps else "the controller has done nothing"
+            what = "it is not served yet" if has_acted else "the controller has done nothing"
             return Exit.FINDING, f"stopped: {what} (kubectl mig doctor; --timeout)"
         time.sleep(_POLL_SECONDS)
 

@@ -89,9 +89,6 @@ def resume(session: Session, *, node: str, gpu: Sequence[str]) -> int:
     left = _fewer(inventory, gpu)
     _write(session, inventory, left)
     still = [g for g in before if left is not None and left.covers(g)]
-    if session.out.is_json:
-        session.out.json("Drain", {"node": node, "drained": still})
-        return Exit.OK
     back = [g for g in before if g not in still]
     if back:
         text = f"back in service: {', '.join(back)}"
@@ -200,24 +197,9 @@ def _evict(session: Session, state: _State) -> None:
 
 
 def _report(session: Session, state: _State, *, over: str, hints: Sequence[str]) -> None:
-    out, node, drain = session.out, state.node, state.node.inventory.drain
+    out, node = session.out, state.node
     foreign = [(v, s) for v in node.gpus for s in v.slots if s.state == "foreign"]
-    drained = _drained(node.inventory)
-    if out.is_json:
-        content = {
-            "node": node.name,
-            "drained": drained,
-            "reason": drain.reason if drain else "",
-            "since": drain.since if drain else "",
-            "inUse": [{"gpu": v.gpu.name, **s.as_json} for v, s in state.users],
-            "foreign": [{"gpu": v.gpu.name, **s.as_json} for v, s in foreign],
-            "held": state.held,
-            "evicted": sorted(state.evicted),
-            "notEvicted": state.refused,
-        }
-        out.json("Drain", content)
-        return
-    out.line(f"{out.bold(node.name)}  drained: {', '.join(drained) or 'none'}")
+    out.line(f"{out.bold(node.name)}  drained: {', '.join(_drained(node.inventory)) or 'none'}")
     for key in sorted(state.evicted):
         out.line(f"  pod {key} evicted")
     for key, why in state.refused.items():

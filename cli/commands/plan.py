@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from cli.explaining.judge import Judge
 from cli.facts import read_facts
 from cli.output import CliError, Exit, Output, counted, natural
@@ -22,10 +20,7 @@ def run(session: Session, *, profile: str, number: int) -> int:
         found = forecast(facts, Judge(facts, asked), profile, number)
     if isinstance(found, Obstacle):
         raise CliError(Exit.NOT_FOUND, found.message)
-    if session.out.is_json:
-        session.out.json("Plan", as_json(found, number))
-    else:
-        show(found, number, session.out)
+    show(found, number, session.out)
     has_room = bool(found.steps) and not found.movers
     return Exit.OK if has_room else Exit.FINDING
 
@@ -71,37 +66,3 @@ def _to(step: Step) -> str:
 
 def _place(gpu: GpuId, placement: Placement) -> str:
     return f"{gpu.node} gpu-{gpu.minor} {placement}"
-
-
-def as_json(found: Forecast, number: int) -> dict[str, Any]:
-    """The plan as ``-o json`` has it."""
-    return {
-        "profile": found.profile,
-        "number": number,
-        "bounded": found.bounded,
-        "moves": [
-            {
-                "pod": dict(zip(("namespace", "name"), found.movers[m.uid].key, strict=True)),
-                "profile": m.profile,
-                "from": _where(m.gpu, m.occupant.placement),
-                "to": _where(step.gpu, step.occupant.placement),
-            }
-            for step in found.steps
-            if (m := step.mover) is not None
-        ],
-        "places": [_where(s.gpu, s.occupant.placement) for s in found.steps if s.mover is None],
-        "cost": round(found.cost, 4),
-        "room": {
-            name: {"before": before, "after": after}
-            for name, (before, after) in sorted(found.room.items())
-        },
-    }
-
-
-def _where(gpu: GpuId, placement: Placement) -> dict[str, Any]:
-    return {
-        "node": gpu.node,
-        "gpu": f"gpu-{gpu.minor}",
-        "start": placement.start,
-        "size": placement.size,
-    }

@@ -50,7 +50,7 @@ def run(  # noqa: PLR0913 - the options of the command
             released.append(claim.ref)
         else:
             kept[claim.ref] = held
-    _report(session, released, kept, dry_run=dry_run)
+    _report(session, released, kept, "would be released" if dry_run else "released")
     return Exit.FINDING if kept else Exit.OK
 
 
@@ -131,31 +131,11 @@ def _patch(
 
 
 def _report(
-    session: Session,
-    released: list[ClaimRef],
-    kept: Mapping[ClaimRef, Hindrance],
-    *,
-    dry_run: bool,
+    session: Session, released: list[ClaimRef], kept: Mapping[ClaimRef, Hindrance], word: str
 ) -> None:
     out = session.out
-    if out.is_json:
-        content = {
-            "dryRun": dry_run,
-            "released": [{"namespace": r.namespace, "name": r.name} for r in released],
-            "kept": [
-                {
-                    "namespace": ref.namespace,
-                    "name": ref.name,
-                    "message": held.message,
-                    "forcible": held.forcible,
-                }
-                for ref, held in kept.items()
-            ],
-        }
-        out.json("Release", content)
-        return
     for ref in released:
-        out.line(f"{ref}  {'would be released' if dry_run else 'released'}")
+        out.line(f"{ref}  {word}")
     for ref, held in kept.items():
         out.line(f"{ref}  {out.odd('kept')}: {held.message}")
     if not released and not kept:

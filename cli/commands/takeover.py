@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from msgspec import structs, to_builtins
 
@@ -151,18 +150,6 @@ def _tell(out: Output, view: NodeView, plan: _Plan, *, execute: bool) -> None:
     wish = plan.wish
     # Those that the wish is about: of others, or of this driver.
     slots = [(v, s) for v in view.gpus for s in v.slots if wish.is_return != (s.state == "foreign")]
-    if out.is_json:
-        content: dict[str, Any] = {
-            "node": view.name,
-            "wish": wish.wish,
-            "executed": execute,
-            "labels": plan.labels,
-            "obstacles": plan.obstacles,
-            "slots": [{"gpu": v.gpu.name, **s.as_json} for v, s in slots],
-            "progress": view.inventory.progress,
-        }
-        out.json("Takeover", content)
-        return
     state = "asked for; --status says how far it is" if execute else "--execute does this"
     out.line(f"{out.bold(view.name)}  {wish.wish}: {state}")
     out.line(f"  driver {view.inventory.driver_version or 'not known'}; {plan.told}")
@@ -183,10 +170,7 @@ def _tell_progress(out: Output, view: NodeView) -> int:
     wish, progress = view.inventory.takeover, view.inventory.progress
     current = progress if wish and progress and progress.since == wish.since else None
     state = current.state if current else "pending"
-    if out.is_json:
-        content = {"node": view.name, "wish": wish.wish if wish else "", "progress": current}
-        out.json("Takeover", content)
-    elif wish is None:
+    if wish is None:
         out.line(f"{out.bold(view.name)}  neither taken over nor handed back")
     else:
         why = current.message if current else "its plugin has not answered yet"

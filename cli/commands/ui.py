@@ -21,12 +21,9 @@ def run(session: Session, *, port: int) -> int:
                 Exit.USAGE, f"--port: cannot listen on {port}: {error.strerror}; give another"
             ) from error
         with server:
-            if session.out.is_json:
-                session.out.json("Page", {"url": server.address})
-            else:
-                session.out.line(server.address)
-                session.out.line("open it in a browser; whoever has the address reads as you do")
-                session.out.line("Ctrl-C ends it")
+            session.out.line(server.address)
+            session.out.line("open it in a browser; whoever has the address reads as you do")
+            session.out.line("Ctrl-C ends it")
             session.out.flush()
             with suppress(KeyboardInterrupt):
                 server.serve_forever()

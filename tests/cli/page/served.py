@@ -87,16 +87,13 @@ class Page:
 @contextmanager
 def running_ui(kubeconfig: Path, *arguments: str) -> Iterator[Page]:
     """``kubectl mig ui`` as a program of its own."""
-    command = [sys.executable, "-m", "cli", "ui", "-o", "json", "--kubeconfig", str(kubeconfig)]
+    command = [sys.executable, "-m", "cli", "ui", "--kubeconfig", str(kubeconfig)]
     with subprocess.Popen([*command, *arguments], stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            text = ""
-            while "\n}" not in text:
-                line = process.stdout.readline()
-                assert line, "it has ended"
-                text += line
-            yield Page(json.loads(text)["url"])
+            address = process.stdout.readline()
+            assert address, "it has ended"
+            yield Page(address.strip())
         finally:
             process.terminate()
 

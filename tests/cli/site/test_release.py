@@ -166,11 +166,9 @@ def test_what_holds_a_claim_is_named_and_only_a_nodes_word_can_be_overruled(
     world: World, mig: Mig, build: Callable[[World], None], says: str, *, forcible: bool
 ) -> None:
     build(world)
-    ran = mig("release", "c", "-o", "json")
-    assert ran.code == 1
-    (kept,) = ran.json["kept"]
-    assert (kept["name"], kept["message"], kept["forcible"]) == ("c", says, forcible)
-    assert f"default/c  kept: {says}\n" in mig("release", "c").out
+    ran = mig("release", "c")
+    assert (ran.code, ran.out.splitlines()[0]) == (1, f"default/c  kept: {says}")
+    assert ("--force releases" in ran.out) is forcible
     assert finalizers(world, "c") == [FINALIZER]
     assert mig("release", "c", "--force").code == (0 if forcible else 1)
     assert finalizers(world, "c") == ([] if forcible else [FINALIZER])
@@ -220,8 +218,8 @@ def test_all_takes_those_with_the_finalizer_and_leaves_what_is_in_use(
         "default/c  kept: in use by pod trainer",
     ]
     assert finalizers(world, "a") == [FINALIZER]
-    ran = mig("release", "--all", "-o", "json")
-    assert [c["name"] for c in ran.json["released"]] == ["a", "b"]
+    ran = mig("release", "--all")
+    assert ran.out.splitlines()[:2] == ["default/a  released", "default/b  released"]
     assert finalizers(world, "a") == []
     assert finalizers(world, "c") == [FINALIZER]
     assert finalizers(world, "foreign") == ["other.example/allocation"]
