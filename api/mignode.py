@@ -217,13 +217,9 @@ class GpuLayout(_Value, frozen=True):
 
 
 class SharingField(_Struct, frozen=True):
-    """Offer of a whole GPU or slice to several claims at once.
-
-    ``shares``: most claims. ``enforcer``: program that enforces their limits; ``none`` without one.
-    """
+    """Offer of a whole GPU or slice to as many claims as ``shares`` says at the same time."""
 
     shares: Annotated[int, Meta(ge=2, le=1000)]
-    enforcer: Word = ""
 
 
 class GpuHealth(_Value, frozen=True):

@@ -178,7 +178,7 @@ MODES: Final[tuple[str, ...]] = get_args(Mode)
 POLICIES: Final[tuple[str, ...]] = get_args(MigModePolicy)
 _FIELDS = (
     *("apiVersion", "kind", "metadata", "mode", "layout", "migMode", "layouts"),
-    *("shares", "sliceShares", "hamiCore"),
+    *("shares", "sliceShares"),
 )
 _MOST_SHARES = 64
 
@@ -196,8 +196,6 @@ class NodeClass:
     ``layouts``: layouts of this class by name; they override layouts of other files.
     ``shares``: number of claims that may have a GPU outside MIG mode at the same time.
     ``slice_shares``: number of claims of shares that may have one slice at the same time.
-    ``hami_core``: directory of the node with HAMi-core's ``libvgpu.so`` and ``ld.so.preload``.
-    HAMi-core enforces the limits of claims that share a whole GPU; without it nothing does.
     """
 
     mode: Mode = "on-demand"
@@ -205,7 +203,6 @@ class NodeClass:
     mig_mode: MigModePolicy = "keep"
     layouts: dict[str, Layout] = field(default_factory=dict)
     shares: int = 1
-    hami_core: str = ""
     slice_shares: int = 1
 
 
@@ -243,23 +240,13 @@ def decode_node_class(obj: object) -> NodeClass:
         raise InvalidObjectError(
             KIND, "layout", "the field is missing, and mode is 'layout'; name one of the layouts"
         )
-    slice_shares, hami_core = _shares(obj, "sliceShares"), _directory(obj, "hamiCore")
-    if hami_core and slice_shares > 1:
-        raise InvalidObjectError(
-            KIND,
-            "hamiCore",
-            "HAMi-core holds claims of whole GPUs (shares) to their limits and none of slices "
-            "(sliceShares): leave one of the two out, or write a class for other nodes; claims "
-            "that share a slice are limited by sharing.strategy 'MPS'",
-        )
     return NodeClass(
         mode,
         layout,
         policy,
         decoded,
         shares=_shares(obj, "shares"),
-        hami_core=hami_core,
-        slice_shares=slice_shares,
+        slice_shares=_shares(obj, "sliceShares"),
     )
 
 
@@ -269,14 +256,6 @@ def _shares(obj: dict[str, Any], name: str) -> int:
         problem = f"{shares!r} is not allowed; allowed are whole numbers from 1 to {_MOST_SHARES}"
         raise InvalidObjectError(KIND, name, problem)
     return shares
-
-
-def _directory(obj: dict[str, Any], name: str) -> str:
-    path = obj.get(name, "")
-    if not isinstance(path, str) or (path and not path.startswith("/")) or ".." in path.split("/"):
-        problem = f"{path!r} is no absolute path of the node, such as /usr/local/vgpu"
-        raise InvalidObjectError(KIND, name, problem)
-    return path.rstrip("/")
 
 
 def _word(obj: dict[str, Any], name: str, allowed: tuple[str, ...], default: str) -> Any:

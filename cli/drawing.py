@@ -203,9 +203,9 @@ def _gib(mib: int) -> str:
 
 def words_of(view: GpuView) -> str:
     """Words for a GPU that is not drawn, as it has no slices; empty for one that is drawn."""
-    sharing = view.gpu.sharing
-    if sharing is not None and not view.blocked:
-        return f"{view.shared.count} of {sharing.shares} shares, {_gib(view.free_mib)} free"
+    shares = view.gpu.shares
+    if shares and not view.blocked:
+        return f"{view.shared.count} of {shares} shares, {_gib(view.free_mib)} free"
     if view.slots and not view.sliceable:
         first, *others = view.slots
         if not first.profile:
@@ -277,7 +277,7 @@ def rooms_of(views: Iterable[GpuView]) -> dict[str, Room]:
     for view in views:
         geometry, node, is_open = view.gpu.geometry, view.inventory.node, view.open
         if not view.sliceable or geometry is None:
-            if view.gpu.sharing is None:
+            if not view.gpu.shares:
                 room = found.setdefault(WHOLE, Room(_WHOLE_RANK))
                 room.add(view.is_free_whole, node, most=1)
             continue
@@ -316,10 +316,10 @@ def _segments(view: GpuView, width: int) -> Iterable[Segment]:
 def _sharers(view: GpuView, placement: Placement, room: int) -> str:
     """``2 of 4 shares`` of a slice that several claims may have; empty of any other."""
     count = sum(s.placement == placement and s.share is not None for s in view.slots)
-    sharing = view.gpu.slice_sharing
-    if not count or sharing is None:
+    shares = view.gpu.slice_shares
+    if not count or not shares:
         return ""
-    told = f"{count} of {sharing.shares}"
+    told = f"{count} of {shares}"
     return f"{told} shares" if len(f"{told} shares") <= room else told
 
 

@@ -212,13 +212,13 @@ class GpuView:
     @property
     def is_free_whole(self) -> bool:
         """True if MIG is off and no claim has the GPU or a share of it."""
-        return not (self.sliceable or self.blocked or self.slots or self.gpu.sharing)
+        return not (self.sliceable or self.blocked or self.slots or self.gpu.shares)
 
     @property
     def free_mib(self) -> int:
         """Memory of the free memory slices, whether or not anything can be placed there."""
         geometry = self.gpu.geometry
-        if self.gpu.sharing is not None:
+        if self.gpu.shares:
             return max(0, self.gpu.memory_mib - self.shared.memory_mib)
         if geometry is None or not geometry.memory_slices:
             return 0 if self.slots else self.gpu.memory_mib
@@ -387,11 +387,11 @@ def _slots(
 def _share(gpu: Gpu, device: Device, ask: Ask, namespace: str) -> Share | None:
     """Share of a GPU or slice that several claims may have; None of one that a claim has alone."""
     if isinstance(device, GpuDevice):
-        return share_of(ask, gpu.sharing, gpu.memory_mib, namespace) if gpu.sharing else None
+        return share_of(ask, gpu.shares, gpu.memory_mib, namespace) if gpu.shares else None
     profile = gpu.geometry.by_id(device.profile_id) if gpu.geometry else None
-    if not device.shared or gpu.slice_sharing is None or profile is None:
+    if not device.shared or not gpu.slice_shares or profile is None:
         return None
-    return share_of(ask, gpu.slice_sharing, profile.memory_mib, namespace)
+    return share_of(ask, gpu.slice_shares, profile.memory_mib, namespace)
 
 
 def _sharing(allocation: Allocation, device: AllocatedDevice, driver: str) -> Sharing:

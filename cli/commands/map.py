@@ -10,7 +10,6 @@ from cli.facts import read_site
 from cli.output import Exit, Output
 from cli.session import Session
 from cli.site import GpuView, NodeView, Slot
-from dra.gpu.shares import ShareOffer
 
 _MOST_DRAWN = 8
 """Number of nodes up to which all are drawn unnamed; more are listed in a line each."""
@@ -104,12 +103,12 @@ def _gpu_json(view: GpuView) -> dict[str, Any]:
         "largestPlaceable": largest.name if largest else "",
         "placeable": geometry.placeable(view.usage) if geometry and view.open else {},
         "slots": [s.as_json for s in view.slots],
-        "sharing": _offer(gpu.sharing),
-        "sliceSharing": _offer(gpu.slice_sharing),
+        "sharing": _offer(gpu.shares),
+        "sliceSharing": _offer(gpu.slice_shares),
         "layout": gpu.layout.name if gpu.layout else "",
         "ready": [s.as_json for s in view.ready],
     }
 
 
-def _offer(offer: ShareOffer | None) -> dict[str, Any] | None:
-    return {"shares": offer.shares, "limitsEnforcedBy": offer.enforcer} if offer else None
+def _offer(shares: int) -> dict[str, Any] | None:
+    return {"shares": shares} if shares else None

@@ -15,7 +15,6 @@ from cli.linting.shapes import POD, shaped
 from dra.claims.claims import Use, crowded, find_crowd, lacks_request, nobody_uses
 from dra.claims.wants import ClaimWants
 from dra.gpu.names import finalizer
-from dra.gpu.shares import HAMI_CORE, ONE_CONTAINER
 from dra.limits.asks import GPUS, MEMORY, is_profile, is_zero
 from dra.limits.others import Translation, renamed, translate
 from dra.limits.rewriting import is_template_name, opt_in_label
@@ -216,19 +215,9 @@ def _placing(pod: PodSpec, known: Manifests) -> Iterator[Remark]:
 
 
 def _sharing(pod: PodSpec, known: Manifests) -> Iterator[Remark]:
-    """Findings about containers that use an MPS device beside others, or share a HAMi-core claim.
-
-    A selector tells that HAMi-core is to enforce a claim's limits; otherwise the node decides.
-    """
-    claims = pod.claims(known)
-    by_mps = {name: known.by_mps(claim) for name, claim in claims.items()}
-    limited = {name for name, each in claims.items() if HAMI_CORE in str(each.claim)}
-    before: set[str] = set()
+    """Findings about containers that use an MPS device beside others."""
+    by_mps = {name: known.by_mps(claim) for name, claim in pod.claims(known).items()}
     for at, container, uses in pod.containers:
-        used = {use.claim for use in uses}
-        if limited & used & before:
-            yield pod.document.remark(Level.ERROR, at, ONE_CONTAINER)
-        before |= used
         if crowd := find_crowd(uses, by_mps):
             yield pod.document.remark(Level.ERROR, at, crowded(container, crowd))
 

@@ -14,7 +14,6 @@ from typing import Any
 
 from dra.gpu.geometry import Engines, Geometry, Placement, Profile
 from dra.gpu.inventory import Gpu, Inventory
-from dra.gpu.shares import HAMI_CORE, UNENFORCED, ShareOffer
 
 PROFILE = re.compile(
     r"(?<![\w.])(?P<slices>\d+)g\.(?P<size>\d+)gb(?P<kind>(?:[+.][a-z]+)*(?:-me)?)(?![\w.+-])"
@@ -54,9 +53,7 @@ def _gpus(product: dict[str, Any], minor: int, profiles: Collection[str]) -> lis
         pci_bus_id=f"0000:{minor:02x}:00.0",
         memory_mib=product["memory_total_mib"],
     )
-    shared, limited = ShareOffer(2, UNENFORCED), ShareOffer(2, HAMI_CORE)
-    in_mig_mode = replace(gpu, mig_enabled=True, slice_sharing=shared)
-    return [gpu, replace(gpu, sharing=shared), replace(gpu, sharing=limited), in_mig_mode]
+    return [gpu, replace(gpu, shares=2), replace(gpu, mig_enabled=True, slice_shares=2)]
 
 
 def _alike(name: str, other: str) -> bool:

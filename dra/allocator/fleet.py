@@ -463,9 +463,9 @@ class Fleet:
         table = state.table
         if table is None:
             self.whole += number
-            self.shared += number * (state.gpu.sharing is not None)
+            self.shared += number * bool(state.gpu.shares)
         elif state.takes_slices:
-            self.shared += number * (state.gpu.slice_sharing is not None)
+            self.shared += number * bool(state.gpu.slice_shares)
             self._idle += number * bool(state.idle)
             census = self._census.get(table) or Census(table)
             if self._base is not None:
@@ -484,12 +484,12 @@ def _as_published(gpus: Sequence[GpuState]) -> Iterator[GpuState]:
     slice that is shared may come before another profile's on an earlier GPU.
     """
     passed = frozenset[str]()
-    before = tuple(d for s in gpus if s.gpu.sharing is None for d in s.shared_devices())
+    before = tuple(d for s in gpus if not s.gpu.shares for d in s.shared_devices())
     for state in gpus:
         is_same = state.passed == passed and state.before == before
         yield state if is_same else replace(state, passed=passed, before=before)
         passed |= state.gives_first()
-        if state.gpu.sharing is not None:
+        if state.gpu.shares:
             before = (*before, *state.shared_devices())
 
 

@@ -24,7 +24,6 @@ from dra.gpu.shares import (
     NONE_HELD,
     Ask,
     Share,
-    ShareOffer,
     SharesHeld,
     share_of,
     sum_of,
@@ -69,24 +68,24 @@ def devices_held(
 
 
 def _joinable(
-    gpu: Gpu, sharing: ShareOffer, claims: Mapping[tuple[str, Device], Held]
+    gpu: Gpu, shares: int, claims: Mapping[tuple[str, Device], Held]
 ) -> tuple[SharedSlice, ...]:
     """The shared slices of ``gpu`` that one more claim may join if they have room, sorted."""
-    shares: dict[Occupant, dict[str, Share]] = {}
+    parts: dict[Occupant, dict[str, Share]] = {}
     for (uid, device), (ref, ask) in claims.items():
         occupant = occupant_of(device, gpu.geometry) if _is_part(device) else None
         profile = None
         if occupant is not None and occupant.profile_id is not None and gpu.geometry is not None:
             profile = gpu.geometry.by_id(occupant.profile_id)
         if occupant is not None and profile is not None:
-            share = share_of(ask, sharing, profile.memory_mib, ref.namespace)
-            shares.setdefault(occupant, {})[uid] = share
+            share = share_of(ask, shares, profile.memory_mib, ref.namespace)
+            parts.setdefault(occupant, {})[uid] = share
     alone = [occupant_of(device, gpu.geometry) for _, device in claims if not _is_part(device)]
-    masks = [None if o is None else o.placement.mask for o in (*alone, *shares)]
+    masks = [None if o is None else o.placement.mask for o in (*alone, *parts)]
     return tuple(
         sorted(
             SharedSlice(o.placement, o.profile_id, sum_of(sharers.values()))
-            for o, sharers in shares.items()
+            for o, sharers in parts.items()
             if o.profile_id is not None
             and sum(m is None or bool(m & o.placement.mask) for m in masks) == 1
             and _is_sound(gpu.instances, o.placement, sharers)
@@ -131,10 +130,10 @@ Holder = tuple[ClaimRef, Allocation]
 
 
 class SharedDevice(NamedTuple):
-    """A slice or whole GPU with shares: the sum of them, its offer, and its memory in MiB."""
+    """A slice or whole GPU with shares: their sum, how many it may have, and its memory in MiB."""
 
     held: SharesHeld
-    sharing: ShareOffer
+    shares: int
     memory_mib: int
 
     def takes(self, share: Share) -> bool:
@@ -142,9 +141,9 @@ class SharedDevice(NamedTuple):
 
         Where a claim states no memory, it has one part of the memory of whatever device it gets.
         """
-        memory = min(share.memory_mib, self.memory_mib // self.sharing.shares)
-        here = replace(share, tenant=self.held.tenant, memory_mib=memory, several=False)
-        is_full = why_full(self.held, here, self.sharing, self.memory_mib)
+        memory = min(share.memory_mib, self.memory_mib // self.shares)
+        here = replace(share, tenant=self.held.tenant, memory_mib=memory)
+        is_full = why_full(self.held, here, self.shares, self.memory_mib)
         return share.tenant != self.held.tenant and not is_full
 
 
@@ -197,19 +196,19 @@ class GpuState:
         self.table = move_table(geometry) if gpu.mig_enabled and geometry is not None else None
         self.holdings = tuple(holdings(gpu, {key: ref for key, (ref, _) in self.claims.items()}))
         occupants: Collection[Occupant | None] = [h.occupant for h in self.holdings]
-        if gpu.sharing is None:
+        if not gpu.shares:
             self.whole_held = None in occupants
         else:
             known = {uid for uid, _ in self.claims}
             left = ((ref, NO_ASK) for ref in gpu.claims if ref.uid not in known)
             held = (*self._held(), *left)
-            given = (share_of(a, gpu.sharing, gpu.memory_mib, r.namespace) for r, a in held)
+            given = (share_of(a, gpu.shares, gpu.memory_mib, r.namespace) for r, a in held)
             self.shared = sum_of(given)
-            self.whole_held = self.shared.count >= gpu.sharing.shares
-        if gpu.slice_sharing is not None or any(_is_part(device) for _, device in self.claims):
+            self.whole_held = self.shared.count >= gpu.shares
+        if gpu.slice_shares or any(_is_part(device) for _, device in self.claims):
             occupants = dict.fromkeys(occupants)  # claims that share a slice are one occupant
-            if gpu.slice_sharing is not None:
-                self.shared_slices = _joinable(gpu, gpu.slice_sharing, self.claims)
+            if gpu.slice_shares:
+                self.shared_slices = _joinable(gpu, gpu.slice_shares, self.claims)
         self.instances = len(occupants)
         if geometry is not None:
             self.usage = geometry.usage(o for o in occupants if o)
@@ -265,12 +264,12 @@ class GpuState:
 
     def shared_devices(self) -> Iterator[SharedDevice]:
         """The slices of the GPU that claims share, or the GPU itself."""
-        geometry, of_gpu, of_slices = self.gpu.geometry, self.gpu.sharing, self.gpu.slice_sharing
-        if of_gpu is not None and self.shared is not None and self.shared.count:
+        geometry, of_gpu, of_slices = self.gpu.geometry, self.gpu.shares, self.gpu.slice_shares
+        if of_gpu and self.shared is not None and self.shared.count:
             yield SharedDevice(self.shared, of_gpu, self.gpu.memory_mib)
         for part in self.shared_slices:
             profile = geometry.by_id(part.profile_id) if geometry is not None else None
-            if profile is not None and of_slices is not None:
+            if profile is not None and of_slices:
                 yield SharedDevice(part.held, of_slices, profile.memory_mib)
 
     def gives_first(self) -> AbstractSet[str]:
@@ -296,8 +295,8 @@ class GpuState:
 
         None where these are not shared: one claim has all of it.
         """
-        sharing, memory = self._shared_as(profile)
-        return None if sharing is None else share_of(ask, sharing, memory, namespace)
+        shares, memory = self._shared_as(profile)
+        return share_of(ask, shares, memory, namespace) if shares else None
 
     def why_full(
         self, share: Share, profile: Profile | None = None, held: SharesHeld = NONE_HELD
@@ -306,12 +305,12 @@ class GpuState:
 
         ``held``: sum of the shares of it that are given already.
         """
-        sharing, memory = self._shared_as(profile)
-        if sharing is None:
+        shares, memory = self._shared_as(profile)
+        if not shares:
             return "it is not shared" if profile is None else "its slices are not shared"
         if any(device.takes(share) for device in self.before):
             return _OTHER_TENANT
-        return why_full(held, share, sharing, memory)
+        return why_full(held, share, shares, memory)
 
     def gives(self, profile: Profile | None, ask: Ask, namespace: str) -> bool:
         """True if a claim of ``namespace`` could have a share of a slice of ``profile`` now.
@@ -331,11 +330,11 @@ class GpuState:
         is_room = bool(self.table.moves(self.usage, profile))
         return is_room and not self.why_full(share, profile)
 
-    def _shared_as(self, profile: Profile | None) -> tuple[ShareOffer | None, int]:
+    def _shared_as(self, profile: Profile | None) -> tuple[int, int]:
         """Offer of shares of the GPU, or of slices of ``profile``; and the MiB of one of these."""
         if profile is None:
-            return self.gpu.sharing, self.gpu.memory_mib
-        return self.gpu.slice_sharing, profile.memory_mib
+            return self.gpu.shares, self.gpu.memory_mib
+        return self.gpu.slice_shares, profile.memory_mib
 
 
 @lru_cache(maxsize=2**14)

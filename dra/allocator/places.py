@@ -9,11 +9,10 @@ from api.config import NO_PREFERENCE, NodesConfig
 from dra.allocator.fleet import Fleet, NodeGpus
 from dra.allocator.problem import Problem
 from dra.claims.sharing import OFFERED
-from dra.claims.wants import ClaimWants, is_mixed
+from dra.claims.wants import ClaimWants
 from dra.common.resources import ObjectKey
-from dra.gpu.inventory import HOST_USERS_ONLY, Gpu
+from dra.gpu.inventory import HOST_USERS_ONLY
 from dra.gpu.names import finalizer
-from dra.gpu.shares import HAMI_CORE
 from dra.pods.nodefit import Misfit, MisfitReason, find_barrier, find_misfit
 from dra.pods.residents import Hosts
 from dra.pods.selectors import matches_selector
@@ -77,10 +76,6 @@ def _gpu_memory(node: NodeGpus) -> tuple[float, float]:
     return taken, total
 
 
-_ONE_LIMIT = Misfit(
-    MisfitReason.SHARING,
-    "HAMi-core on the node has one limit for all devices of a claim: write a claim for each",
-)
 _HOST_USERS = Misfit(
     MisfitReason.HOST_USERS,
     "a pod with 'hostUsers: false' needs device nodes in the host's /dev, where the node's plugin "
@@ -148,19 +143,17 @@ class Places:
         A request with alternatives is a misfit where each of them is.
         """
         for claim in claims:
-            if not claim.sharing and len(claim.choices) == 1:
+            if not claim.sharing:
                 continue
             known = self.fleet.nodes.get(node)
             if known is None:
                 return None
             offered = known.inventory.capabilities
-            for alternatives in claim.choices if claim.sharing else ():
+            for alternatives in claim.choices:
                 wished = [claim.sharing.get(want.request, "") for want in alternatives]
                 if all(each and OFFERED[each] not in offered for each in wished):
                     text = f"the node does not serve sharing.strategy '{wished[0]}'"
                     return Misfit(MisfitReason.SHARING, text)
-            if is_mixed(claim) and all(map(_by_hami_core, known.inventory.gpus)):
-                return _ONE_LIMIT
         return None
 
     def preferred(self, problem: Problem) -> Iterator[str]:
@@ -168,8 +161,3 @@ class Places:
         nodes = preference(problem.claims)
         for names in node_tiers(nodes, self.fleet, self.hosts, pod=problem.pod.key):
             yield from names
-
-
-def _by_hami_core(gpu: Gpu) -> bool:
-    offers = [offer for offer in (gpu.sharing, gpu.slice_sharing) if offer is not None]
-    return bool(offers) and all(offer.enforcer == HAMI_CORE for offer in offers)

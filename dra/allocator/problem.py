@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
@@ -17,7 +16,6 @@ from dra.claims.claims import (
     container_uses,
     crowded,
     find_crowd,
-    has_several_containers,
     read_claim,
 )
 from dra.claims.reader import Fault, KnownClaim, ReadClaims, Reader, read_claims
@@ -65,20 +63,8 @@ def pose_problem(pod: Pod, claims: ReadClaims, hosts: Hosts) -> Problem | Fault:
     if obstacle is not None:
         return Fault(claims.wants[0].claim.ref, obstacle)
     rules = find_rules(pod, hosts)
-    wants = _with_containers(pod, claims.wants)
+    wants = claims.wants
     return claims.mixture or Problem(pod, wants, claims.pins, rules=rules, others=claims.foreign)
-
-
-def _with_containers(pod: Pod, wants: tuple[ClaimWants, ...]) -> tuple[ClaimWants, ...]:
-    """``wants``, each marked if several containers of the pod use its claim."""
-    if not has_several_containers(pod.obj):
-        return wants
-    users = Counter(
-        claim
-        for _, uses in container_uses(pod.obj, pod.claims)
-        for claim in {use.claim for use in uses}
-    )
-    return tuple(w.of_several() if users[w.claim.ref.name] > 1 else w for w in wants)
 
 
 def too_large(why: str) -> Obstacle:

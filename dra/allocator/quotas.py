@@ -243,8 +243,8 @@ def _memory_of(allocated: AllocatedDevice, gpus: Collection[Gpu]) -> int:
     gpu = next((gpu for gpu in gpus if gpu.name == name), None)
     if isinstance(device, MigDevice):
         memory = nominal_gigabytes(device.profile_label) * _GIB
-        sharing = gpu.slice_sharing if gpu is not None and device.shared else None
+        shares = gpu.slice_shares if gpu is not None and device.shared else 0
     else:
         memory = _whole(gpu) if gpu is not None else _UNKNOWN
-        sharing = gpu.sharing if gpu is not None else None
-    return memory if sharing is None else memory // sharing.shares
+        shares = gpu.shares if gpu is not None else 0
+    return memory // (shares or 1)

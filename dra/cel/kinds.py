@@ -90,7 +90,7 @@ class Kinds:
 
     def whole(self, gpu: Gpu, inventory: Inventory) -> GpuKind:
         """The kind of ``gpu`` seen as a whole, whether it is in MIG mode or not."""
-        return self.of(replace(gpu, mig_enabled=False, sharing=None), inventory)
+        return self.of(replace(gpu, mig_enabled=False, shares=0), inventory)
 
     def check(self, expression: str) -> None:
         """Raise SelectorError, with the place, unless the expression compiles to a boolean.

@@ -94,8 +94,8 @@ def identity_of(gpu: Gpu) -> GpuIdentity:
 
 def describe(offer: Offer, gpu: Gpu, inventory: Inventory) -> DeviceData:
     """``offer`` of this very GPU as CEL data."""
-    sharing = gpu.slice_sharing if offer.shared else None
-    capacity = slice_capacity(offer.profile, sharing) if offer.profile else gpu_capacity(gpu)
+    shares = gpu.slice_shares if offer.shared else 0
+    capacity = slice_capacity(offer.profile, shares) if offer.profile else gpu_capacity(gpu)
     attributes = attributes_of(offer, gpu, inventory)
     return device_data(inventory.driver, attributes, capacity, shared=offer.shared)
 
@@ -104,18 +104,18 @@ def attributes_of(offer: Offer, gpu: Gpu, inventory: Inventory) -> dict[str, Any
     """Attributes of ``offer`` of this very GPU, as ``dra.gpu.devices`` has them."""
     if offer.profile is None:
         return gpu_attributes(gpu, inventory)
-    sharing = gpu.slice_sharing if offer.shared else None
-    return slice_attributes(gpu, offer.profile, inventory, sharing=sharing)
+    shares = gpu.slice_shares if offer.shared else 0
+    return slice_attributes(gpu, offer.profile, inventory, shares=shares)
 
 
 def _offers(gpu: Gpu) -> Iterable[Offer]:
     if not gpu.mig_enabled:
-        if gpu.sharing is not None:
+        if gpu.shares:
             return [Offer(None, shared=True)]
         return [Offer(None, gigabytes=-(-gpu.memory_mib // 1024))]
     profiles = [p for p in gpu.geometry.profiles if p.placements] if gpu.geometry else []
     alone = [Offer(p, p.rank, gigabytes=nominal_gigabytes(p.name)) for p in profiles]
-    if gpu.slice_sharing is None:
+    if not gpu.slice_shares:
         return alone
     return [*alone, *(Offer(p, p.rank, shared=True) for p in profiles)]
 

@@ -346,12 +346,6 @@ def find_unseen(
     return "; ".join(faults)
 
 
-def has_several_containers(pod: Mapping[str, Any]) -> bool:
-    """True if a pod has more than one container, init containers included."""
-    spec = pod.get("spec") or {}
-    return len(spec.get("initContainers") or ()) + len(spec.get("containers") or ()) > 1
-
-
 def find_crowd(uses: Iterable[Use], by_mps: Mapping[str, Mapping[str, bool]]) -> tuple[Use, ...]:
     """Requests that a container uses, if one is shared by MPS and there are others; else empty.
 

@@ -100,29 +100,10 @@ class ClaimWants:
         chosen = tuple([(a[rank],) for a, rank in zip(self.choices, choice, strict=True)])
         return ClaimWants(self.claim, chosen, self.constraints, self.class_config, self.sharing)
 
-    def of_several(self) -> ClaimWants:
-        """The wants of a claim that several containers use."""
-        choices = tuple(
-            tuple(replace(want, ask=replace(want.ask, several=True)) for want in alternatives)
-            for alternatives in self.choices
-        )
-        return replace(self, choices=choices)
-
     def config(self, requests: Iterable[str]) -> list[dict[str, Any]]:
         """The configuration to put into an allocation of ``requests`` (``Want.request``)."""
         names = list(dict.fromkeys(requests))
         return allocation_config(names, self.claim.config, self.class_config)
-
-
-def is_mixed(claim: ClaimWants) -> bool:
-    """True if a claim wants a share of a device together with another device or a share unlike it.
-
-    False while a request still has alternatives.
-    """
-    if any(len(alternatives) > 1 for alternatives in claim.choices):
-        return False
-    held = {(want.ask, want.class_name) for want in claim.wants if not want.admin}
-    return len(held) > 1 and any(ask.stated or name in _SHARES for ask, name in held)
 
 
 MAX_CHOICES = 512

@@ -13,7 +13,7 @@ from dra.common.quantity import mebibytes
 from dra.gpu.geometry import Placement, Profile
 from dra.gpu.inventory import Gpu, Inventory
 from dra.gpu.names import NVIDIA_DRIVER, GpuDevice, MigDevice, mig_device, nominal_gigabytes
-from dra.gpu.shares import ALL_CORES, ShareOffer
+from dra.gpu.shares import ALL_CORES
 
 PARENT = "parentUUID"
 INDEX = "index"
@@ -50,19 +50,15 @@ def full_gpu_device(gpu: Gpu) -> GpuDevice | None:
 
 
 def slice_attributes(
-    gpu: Gpu, profile: Profile, inventory: Inventory, *, sharing: ShareOffer | None = None
+    gpu: Gpu, profile: Profile, inventory: Inventory, *, shares: int = 0
 ) -> dict[str, Any]:
     """Attributes of a slice: ``{name: {"string" | "version" | "int": value}}``.
 
     They do not depend on the placement, so that a selector is evaluated once per GPU and profile.
-    ``sharing`` is set for the slice that several claims may have.
+    ``shares``: number of claims that may have the slice at the same time; 0 where one has it alone.
     """
-    kind = {"type": {"string": TYPE_MIG}}
-    if sharing is not None:
-        enforcer = {"string": sharing.enforcer}
-        kind = {"type": {"string": TYPE_MIG_SHARE}, "limitsEnforcedBy": enforcer}
     return {
-        **kind,
+        "type": {"string": TYPE_MIG_SHARE if shares else TYPE_MIG},
         "profile": {"string": profile.name},
         "memoryPercent": {"int": memory_percent(gpu, profile)},
         PARENT: {"string": gpu.uuid},
@@ -81,19 +77,15 @@ def memory_percent(gpu: Gpu, profile: Profile) -> int:
 
 def gpu_attributes(gpu: Gpu, inventory: Inventory) -> dict[str, Any]:
     """Attributes of a whole GPU, in the same shape as ``slice_attributes``."""
-    kind = {"type": {"string": TYPE_GPU}}
-    if gpu.sharing is not None:
-        enforcer = {"string": gpu.sharing.enforcer}
-        kind = {"type": {"string": TYPE_SHARE}, "limitsEnforcedBy": enforcer}
     return {
-        **kind,
+        "type": {"string": TYPE_SHARE if gpu.shares else TYPE_GPU},
         "uuid": {"string": gpu.uuid},
         **({INDEX: {"int": gpu.minor}} if inventory.driver == NVIDIA_DRIVER else {}),
         **_common_attributes(gpu, inventory),
     }
 
 
-def slice_capacity(profile: Profile, sharing: ShareOffer | None = None) -> dict[str, Any]:
+def slice_capacity(profile: Profile, shares: int = 0) -> dict[str, Any]:
     """Capacities of a slice: ``{name: {"value": quantity}}``, canonical.
 
     A slice that several claims may have also has ``cores``, in percent, and ``shares``.
@@ -103,7 +95,7 @@ def slice_capacity(profile: Profile, sharing: ShareOffer | None = None) -> dict[
         "memory": {"value": mebibytes(profile.memory_mib)},
         "multiprocessors": {"value": str(profile.multiprocessors)},
         **{name: {"value": str(count)} for name, count in engines},
-        **_shared_capacity(sharing),
+        **_shared_capacity(shares),
     }
 
 
@@ -112,14 +104,14 @@ def gpu_capacity(gpu: Gpu) -> dict[str, Any]:
     return {
         "memory": {"value": mebibytes(gpu.memory_mib)},
         "multiprocessors": {"value": str(gpu.multiprocessors)},
-        **_shared_capacity(gpu.sharing),
+        **_shared_capacity(gpu.shares),
     }
 
 
-def _shared_capacity(sharing: ShareOffer | None) -> dict[str, Any]:
-    if sharing is None:
+def _shared_capacity(shares: int) -> dict[str, Any]:
+    if not shares:
         return {}
-    return {"cores": {"value": str(ALL_CORES)}, "shares": {"value": str(sharing.shares)}}
+    return {"cores": {"value": str(ALL_CORES)}, "shares": {"value": str(shares)}}
 
 
 def _common_attributes(gpu: Gpu, inventory: Inventory) -> dict[str, Any]:

@@ -80,7 +80,7 @@ def _other_holder(gpu: Gpu, device: Device, claim_uid: str) -> str:
             is_own = is_own or instance.occupant == wanted
         if not is_own and (wanted is None or instance.placement.overlaps(wanted.placement)):
             return _holder(instance, ended=False)
-    alone = wanted is None and gpu.sharing is None
+    alone = wanted is None and not gpu.shares
     return next((str(c) for c in gpu.claims if c.uid != claim_uid), "") if alone else ""
 
 

@@ -20,7 +20,6 @@ from api.mignode import (
 )
 from dra.gpu.geometry import Geometry, Usage
 from dra.gpu.names import gpu_name
-from dra.gpu.shares import ShareOffer
 
 __all__ = [
     "HARMFUL",
@@ -81,9 +80,10 @@ class Gpu(GpuFacts):
     words why nothing can be placed on it now, and is empty when something can. ``claims``: those
     that have it whole or a share of it, until its node is rid of them. ``layout`` is None where
     slices are made for claims: of a GPU with one, ``geometry`` has no other placements.
-    ``sharing``: several claims may have it whole; None in MIG mode. ``slice_sharing``: several
-    claims of shares may have one slice of it, beside slices that one claim has; such a slice has an
-    instance in ``instances`` for each of its claims. ``health`` is None where nothing was said.
+    ``shares``: number of claims that may have it whole at the same time; 0 if one has it alone, and
+    in MIG mode. ``slice_shares``: number of claims of shares that may have one slice of it, beside
+    slices that one claim has; 0 for none. Such a slice has an instance in ``instances`` for each of
+    its claims. ``health`` is None where nothing was said.
     """
 
     minor: int
@@ -99,8 +99,8 @@ class Gpu(GpuFacts):
     reason: str = ""
     idle: tuple[IdleInstance, ...] = ()
     layout: GpuLayout | None = None
-    sharing: ShareOffer | None = None
-    slice_sharing: ShareOffer | None = None
+    shares: int = 0
+    slice_shares: int = 0
     health: GpuHealth | None = None
 
     def __hash__(self) -> int:

@@ -54,8 +54,8 @@ class Classes:
 class Choice:
     """Mode of a node, with its layout; ``problem`` says in words why it is not known.
 
-    ``entries``: those of the layout called ``layout``. ``shares``, ``slice_shares`` and
-    ``hami_core``: those of the class. ``passing``: the problem ends by itself.
+    ``entries``: those of the layout called ``layout``. ``shares``, ``slice_shares``: those of the
+    class. ``passing``: the problem ends by itself.
     """
 
     mode: str
@@ -64,7 +64,6 @@ class Choice:
     entries: Layout = ()
     problem: str = ""
     shares: int = 1
-    hami_core: str = ""
     slice_shares: int = 1
     passing: bool = False
 
@@ -104,7 +103,6 @@ def choose(labels: Mapping[str, str], known: Classes, *, driver: str) -> Choice:
         layout if mode == "layout" else "",
         node_class.mig_mode,
         shares=node_class.shares,
-        hami_core=node_class.hami_core,
         slice_shares=node_class.slice_shares,
     )
     if mode not in MODES:

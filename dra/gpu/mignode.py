@@ -32,7 +32,6 @@ from dra.gpu.inventory import (
     Publication,
 )
 from dra.gpu.names import parse_device
-from dra.gpu.shares import UNENFORCED, ShareOffer
 
 READY = "Ready"
 SLICES_PUBLISHED = "SlicesPublished"
@@ -206,8 +205,8 @@ def _gpu_field(gpu: Gpu, geometry: str) -> wire.GpuField:
         message=wire.clipped(gpu.unavailable),
         idle=gpu.idle,
         layout=gpu.layout,
-        sharing=_sharing_out(gpu.sharing),
-        slice_sharing=_sharing_out(gpu.slice_sharing),
+        sharing=_sharing_out(gpu.shares),
+        slice_sharing=_sharing_out(gpu.slice_shares),
         health=gpu.health,
         **{name: getattr(gpu, name) for name in _FACTS},
     )
@@ -239,8 +238,8 @@ def _gpu_in(field: wire.GpuField, geometries: dict[str, Geometry]) -> Gpu:
         reason=field.reason,
         idle=tuple(map(_idle_kept_once, field.idle)),
         layout=layout,
-        sharing=_sharing_in(field.sharing),
-        slice_sharing=_sharing_in(field.slice_sharing),
+        shares=field.sharing.shares if field.sharing else 0,
+        slice_shares=field.slice_sharing.shares if field.slice_sharing else 0,
         health=_one_health(field.health),
         **{name: getattr(field, name) for name in _FACTS},
     )
@@ -283,15 +282,8 @@ def _placement(start: int, size: int) -> Placement:
     return Placement(start, size)
 
 
-def _sharing_out(sharing: ShareOffer | None) -> wire.SharingField | None:
-    if sharing is None:
-        return None
-    enforcer = "" if sharing.enforcer == UNENFORCED else sharing.enforcer
-    return wire.SharingField(shares=sharing.shares, enforcer=enforcer)
-
-
-def _sharing_in(field: wire.SharingField | None) -> ShareOffer | None:
-    return None if field is None else ShareOffer(field.shares, field.enforcer or UNENFORCED)
+def _sharing_out(shares: int) -> wire.SharingField | None:
+    return wire.SharingField(shares=shares) if shares else None
 
 
 def _conditions_out(inventory: Inventory, transition_time: str) -> list[wire.ConditionField]:

@@ -7,49 +7,25 @@ The words are those of consumable capacity (KEP-5075): where kube-scheduler allo
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-UNENFORCED = "none"
-HAMI_CORE = "hami-core"
 ANY_TENANT = "*"
 """The tenant of claims whose class lets them share with other namespaces."""
-
-ONE_CONTAINER = (
-    "HAMi-core holds a claim to its limits that one container uses, and several use this one: "
-    "write a claim for each container"
-)
-"""HAMi-core counts in a file, which each container that starts with it empties: HAMi-core,
-multiprocess_memory_limit.c, ``init_proc_slot_withlock`` and ``clear_proc_slot_nolock``."""
 
 ALL_CORES = 100
 """Cores are counted in hundredths of the GPU or slice."""
 
 
 @dataclass(frozen=True, slots=True)
-class ShareOffer:
-    """Offer of a whole GPU, or of any slice of one, to at most ``shares`` claims at a time.
-
-    ``enforcer``: what holds them to their limits; ``UNENFORCED`` where nothing does. ``library``:
-    the node's directory with the library of ``HAMI_CORE``.
-    """
-
-    shares: int
-    enforcer: str = UNENFORCED
-    library: str = field(default="", compare=False)
-
-
-@dataclass(frozen=True, slots=True)
 class Ask:
     """Limits of a share as a claim states them; None where it states none.
 
-    ``anybody``: its class lets claims of other namespaces share the device. ``several``: more than
-    one container of its pod uses the share.
+    ``anybody``: its class lets claims of other namespaces share the device.
     """
 
     memory_mib: int | None = None
     cores: int | None = None
     anybody: bool = False
-    several: bool = False
 
     @property
     def stated(self) -> bool:
@@ -65,13 +41,12 @@ class Share:
     """Part of a GPU or slice that a claim has.
 
     ``cores`` 0: not limited, and none are set aside for it. ``tenant``: its namespace, or
-    ``ANY_TENANT``. ``several``: more than one container of its pod uses the share, as far as known.
+    ``ANY_TENANT``.
     """
 
     memory_mib: int
     cores: int
     tenant: str
-    several: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -96,14 +71,15 @@ class SharesHeld:
 NONE_HELD = SharesHeld()
 
 
-def share_of(ask: Ask, sharing: ShareOffer, memory_mib: int, namespace: str) -> Share:
+def share_of(ask: Ask, shares: int, memory_mib: int, namespace: str) -> Share:
     """The share that a claim of ``namespace`` has of a GPU or slice with ``memory_mib``.
 
-    If ``ask`` states no memory, it is the device's memory divided by its number of shares.
+    ``shares``: number of claims that may have it at the same time. If ``ask`` states no memory, it
+    is the device's memory divided by that.
     """
-    memory = memory_mib // sharing.shares if ask.memory_mib is None else ask.memory_mib
+    memory = memory_mib // shares if ask.memory_mib is None else ask.memory_mib
     tenant = ANY_TENANT if ask.anybody else namespace
-    return Share(memory, ask.cores or 0, tenant, ask.several)
+    return Share(memory, ask.cores or 0, tenant)
 
 
 def sum_of(shares: Iterable[Share]) -> SharesHeld:
@@ -114,15 +90,13 @@ def sum_of(shares: Iterable[Share]) -> SharesHeld:
     return held
 
 
-def why_full(held: SharesHeld, share: Share, sharing: ShareOffer, memory_mib: int) -> str:
+def why_full(held: SharesHeld, share: Share, shares: int, memory_mib: int) -> str:
     """Reason why a device with ``memory_mib`` has no room for one more share; empty if it has.
 
     The names of others' namespaces are not told.
     """
-    if share.several and sharing.enforcer == HAMI_CORE:
-        return ONE_CONTAINER
-    if held.count >= sharing.shares:
-        return f"all {sharing.shares} shares are in use"
+    if held.count >= shares:
+        return f"all {shares} shares are in use"
     if held.count and held.tenant != share.tenant:
         return (
             "its shares are another namespace's: a class with share.tenants any is needed on both "

@@ -183,7 +183,7 @@ def _slices(
 def _shares(slices: Iterable[Partition]) -> Iterator[Partition]:
     """Shares of ``slices``, where their GPUs offer some; pods are bound before slices are made."""
     for each in slices:
-        if each.gpu.slice_sharing is not None:
+        if each.gpu.slice_shares:
             yield replace(each, shared=True, made_first=False)
 
 

@@ -42,7 +42,6 @@ from dra.gpu.devices import gpu_attributes, gpu_capacity, slice_attributes, slic
 from dra.gpu.geometry import Counts, Geometry, Occupant, Placement, Profile
 from dra.gpu.inventory import Gpu, Inventory
 from dra.gpu.names import counter_set_name
-from dra.gpu.shares import ShareOffer
 from dra.resourceslices.partitions import Offered, Partition
 
 Overhead = tuple[tuple[str, str], ...]
@@ -181,15 +180,13 @@ def _memory_slice(index: int) -> str:
 _NONE_NEEDED = {"default": "0", "validRange": {"min": "0"}}
 
 
-def shared_fields(
-    capacity: Mapping[str, Any], memory_mib: int, sharing: ShareOffer
-) -> dict[str, Any]:
+def shared_fields(capacity: Mapping[str, Any], memory_mib: int, shares: int) -> dict[str, Any]:
     """Fields of a ResourceSlice's device that several claims may have.
 
     They are ``capacity`` with a request policy for each entry, and the permission to allocate the
     device several times. ``memory_mib`` is the device's memory.
     """
-    default = mebibytes(memory_mib // sharing.shares)
+    default = mebibytes(memory_mib // shares)
     policies = {
         "memory": {"default": default, "validRange": {"min": "1Mi", "step": "1Mi"}},
         "cores": {"default": "0", "validRange": {"min": "0", "step": "1"}},
@@ -286,15 +283,15 @@ class SliceLayout:
         if profile is None or placement is None:
             device["attributes"] = _cut(gpu_attributes(gpu, inventory))
             device["capacity"] = gpu_capacity(gpu)
-            if gpu.sharing is not None:
-                device |= shared_fields(device["capacity"], gpu.memory_mib, gpu.sharing)
+            if gpu.shares:
+                device |= shared_fields(device["capacity"], gpu.memory_mib, gpu.shares)
         else:
-            sharing = gpu.slice_sharing if partition.shared else None
-            attributes = slice_attributes(gpu, profile, inventory, sharing=sharing)
+            shares = gpu.slice_shares if partition.shared else 0
+            attributes = slice_attributes(gpu, profile, inventory, shares=shares)
             device["attributes"] = _cut(attributes)
-            device["capacity"] = slice_capacity(profile, sharing)
-            if sharing is not None:
-                device |= shared_fields(device["capacity"], profile.memory_mib, sharing)
+            device["capacity"] = slice_capacity(profile, shares)
+            if shares:
+                device |= shared_fields(device["capacity"], profile.memory_mib, shares)
             device["consumesCounters"] = [
                 {
                     "counterSet": counter_set_name(gpu.minor),

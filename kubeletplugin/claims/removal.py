@@ -141,8 +141,6 @@ class ClaimRemoval:
             # First, so that no container gets what is about to go.
             self._specs.remove(uid)
             entries = self._journal.of_claim(uid)
-            if any(e.share is not None for e in entries):
-                self._sharing.hami_core.remove(uid)
             if remade := [e for e in entries if e.remade]:
                 self._journal.put(*(replace(e, remade=False, wiped=False) for e in remade))
         except PluginError as error:

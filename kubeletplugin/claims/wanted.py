@@ -10,15 +10,12 @@ from dra.gpu.geometry import Placement, Profile
 from dra.gpu.inventory import ClaimRef
 from dra.gpu.names import DeviceNameError, GpuDevice, MigDevice, parse_device, profile_label
 from dra.gpu.names import gpu_name as name_of_gpu
-from dra.gpu.shares import Share, ShareOffer, share_of, sum_of, why_full
+from dra.gpu.shares import Share, share_of, sum_of, why_full
 from kubeletplugin.errors import BusyError, DeviceError, ModeError
 from kubeletplugin.gpus.gpu import GpuUnit
 from kubeletplugin.gpus.hardware import Hardware
 from kubeletplugin.journal.entries import ARRIVING, LEAVING, Entry, MpsLimits, State
 from kubeletplugin.nvml.errors import enable_mig
-
-_ONCE_OFFERED = ShareOffer(1)
-"""Offer in place of one that the node no longer makes: a share without amounts counts as all."""
 
 
 def intent(
@@ -81,9 +78,10 @@ def _share_of_gpu(device: AllocatedDevice, gpu: GpuUnit, *, is_there: bool) -> S
     if unwell := gpu.unwell:
         raise DeviceError(f"{gpu} cannot be used: {unwell}")
     is_part = bool(device.share_id) or device.ask.stated
-    offer = gpu.sharing or (_ONCE_OFFERED if is_there and is_part else None)
-    if offer is not None:
-        return share_of(device.ask, offer, gpu.card.memory_mib, namespace="")
+    # 1 where the node shares it no more: a share without amounts counts as all.
+    shares = gpu.shares or int(is_there and is_part)
+    if shares:
+        return share_of(device.ask, shares, gpu.card.memory_mib, namespace="")
     if is_part:
         raise DeviceError(
             f"{gpu} is not shared, and the claim was given a part of it; have the node share its "
@@ -121,13 +119,13 @@ def _share_of_slice(
 ) -> Share | None:
     if not parsed.shared:
         return None
-    offer = unit.slice_sharing or (_ONCE_OFFERED if is_there else None)
-    if offer is None:
+    shares = unit.slice_shares or int(is_there)
+    if not shares:
         raise DeviceError(
             f"slices of {unit} are not shared, and the claim was given a part of one; have "
             "the node share its slices again (sliceShares of its class), or delete the pod"
         )
-    return share_of(device.ask, offer, profile.memory_mib, namespace="")
+    return share_of(device.ask, shares, profile.memory_mib, namespace="")
 
 
 def mps_limits(device: AllocatedDevice, share: Share | None) -> MpsLimits | None:
@@ -227,10 +225,9 @@ def check_room_on_gpu(gpu: GpuUnit, entry: Entry, others: Iterable[Entry]) -> No
         shares.append(other.share)
     if entry.share is None or entry.state not in ARRIVING:
         return
-    offer = gpu.sharing
-    if offer is None:
+    if not gpu.shares:
         raise BusyError(f"{gpu} is not shared any more, and the claim was given a part of it")
-    why = why_full(sum_of(shares), entry.share, offer, gpu.card.memory_mib)
+    why = why_full(sum_of(shares), entry.share, gpu.shares, gpu.card.memory_mib)
     if why:
         raise BusyError(f"{gpu} has no room for one more claim: {why}")
 
@@ -246,16 +243,16 @@ def check_room_in_slice(
         BusyError: no room; the message says what is left. ``passing`` if one of ``others`` was
             made early or is being removed, so that room may come soon.
     """
-    share, offer = entry.share, unit.slice_sharing
+    share, shares = entry.share, unit.slice_shares
     where = f"the slice {entry.profile} at {entry.placement} of {unit}"
     if share is None:
         return
-    if offer is None:
+    if not shares:
         raise BusyError(
             f"{where} is not shared any more, and the claim was given a part of it; have the node "
             "share its slices again (sliceShares of its class), or delete the pod"
         )
-    why = why_full(sum_of(e.share for e in others if e.share), share, offer, memory_mib)
+    why = why_full(sum_of(e.share for e in others if e.share), share, shares, memory_mib)
     if why:
         raise BusyError(
             f"{where} has no room for one more claim: {why}; it has once a claim that shares it is "

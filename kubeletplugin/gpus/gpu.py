@@ -15,7 +15,6 @@ from typing import Self
 from dra.claims.reasons import NodeReason
 from dra.gpu.geometry import Geometry, Occupant
 from dra.gpu.inventory import Gpu
-from dra.gpu.shares import ShareOffer
 from dra.kube.timing import Backoff, Clock, SystemClock
 from kubeletplugin import times
 from kubeletplugin.nvml.gpus import Card
@@ -189,8 +188,9 @@ class GpuUnit:
         open_in: programs that have the GPU open; looked for only while the driver calls the GPU
             unusable.
         seen: last description of the GPU that was published.
-        sharing: offer of the whole GPU to several claims; counts only without MIG mode.
-        slice_sharing: offer of one slice to several claims of shares; counts only in MIG mode.
+        shares: number of claims that may have the whole GPU at the same time; counts only without
+            MIG mode.
+        slice_shares: the same of one slice and claims of shares; counts only in MIG mode.
         look_wanted: a look at the GPU is due once nobody works on it.
         read_back: keys of entries whose slices were made or removed since the last look, and NVML
             has confirmed that.
@@ -221,8 +221,8 @@ class GpuUnit:
         self.wiped: set[tuple[str, str]] = set()
         self.open_in: tuple[str, ...] = ()
         self.seen: Gpu | None = None
-        self.sharing: ShareOffer | None = None
-        self.slice_sharing: ShareOffer | None = None
+        self.shares = 0
+        self.slice_shares = 0
         self.look_wanted = False
         self.read_back: set[tuple[str, str]] = set()
         self.mode_change: ModeChange | None = None

@@ -299,7 +299,7 @@ class Hardware:
             # Programs that would prevent a reset. Looked for only in need, as all of /proc is read.
             ill = bool(unit.problem[1]) and not unit.released
             unit.open_in = openers(self._roots, unit.card.minor)[:_MOST_OPENERS] if ill else ()
-            unit.sharing, unit.slice_sharing = sharing.whole, sharing.slices
+            unit.shares, unit.slice_shares = sharing.whole, sharing.slices
         return [self._reader.poll(unit) for unit in self.units()]
 
 

@@ -21,7 +21,6 @@ from dra.common.resources import NODES, RESOURCE_SLICES, Obj
 from dra.common.runtimes import runtime_of
 from dra.gpu.layouts import SUFFIXES, Choice, Classes, choose, read_files
 from dra.gpu.names import DEFAULT_DRIVER, NVIDIA_DRIVER
-from dra.gpu.shares import HAMI_CORE, UNENFORCED, ShareOffer
 from dra.kube.client import KubeApi
 from dra.kube.errors import KubeError
 from dra.kube.http import whole
@@ -192,23 +191,17 @@ def pause_of(node: Mapping[str, Any], keys: Iterable[str]) -> Pause | None:
 
 @dataclass(frozen=True, slots=True)
 class ShareOffers:
-    """Offers to several claims at once; None: one claim at a time.
+    """Numbers of claims that may have a device at the same time; 0: one claim has it alone.
 
     ``whole``: of GPUs outside MIG mode. ``slices``: of slices, on GPUs in MIG mode.
     """
 
-    whole: ShareOffer | None = None
-    slices: ShareOffer | None = None
+    whole: int = 0
+    slices: int = 0
 
 
-def _offer(shares: int, hami_core: str = "") -> ShareOffer | None:
-    """Offer to ``shares`` claims; None if these are fewer than two.
-
-    ``hami_core``: directory of HAMi-core, which then enforces the shares; empty without it.
-    """
-    if shares < 2:  # noqa: PLR2004 - one claim has it alone
-        return None
-    return ShareOffer(shares, HAMI_CORE if hami_core else UNENFORCED, hami_core)
+def _offer(shares: int) -> int:
+    return shares if shares > 1 else 0
 
 
 class NodeWatch:
@@ -294,7 +287,7 @@ class NodeWatch:
             self._shares = self._default
         elif not choice.problem:
             self._shares = ShareOffers(
-                _offer(choice.shares, choice.hami_core) or self._default.whole,
+                _offer(choice.shares) or self._default.whole,
                 _offer(choice.slice_shares) or self._default.slices,
             )
         return self._shares

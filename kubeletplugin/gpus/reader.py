@@ -289,8 +289,8 @@ def describe(
         layout=GpuLayout(layout.name, tuple(sorted(ready))) if layout and layout.slices else None,
         unavailable=problem,
         reason=reason,
-        sharing=None if alone or card.mig_enabled else unit.sharing,
-        slice_sharing=unit.slice_sharing if card.mig_enabled else None,
+        shares=0 if alone or card.mig_enabled else unit.shares,
+        slice_shares=unit.slice_shares if card.mig_enabled else 0,
         **{f.name: getattr(card, f.name) for f in fields(GpuFacts)},
         health=health(card.condition, mig=card.mig_enabled, open_in=unit.open_in),
     )

@@ -133,13 +133,10 @@ def test_a_class_of_nodes_is_read() -> None:
             migMode="switch",
             layouts=one(),
             shares=4,
-            hamiCore="/usr/local/vgpu/",
         )
     )
     entry = LayoutEntry(mig_enabled=True, counts=(("1g.5gb", 1),))
-    assert found == NodeClass(
-        "layout", "x", "switch", {"x": (entry,)}, shares=4, hami_core="/usr/local/vgpu"
-    )
+    assert found == NodeClass("layout", "x", "switch", {"x": (entry,)}, shares=4)
     assert decode_node_class(node_class(sliceShares=3)).slice_shares == 3
 
 
@@ -159,9 +156,6 @@ def test_a_class_of_nodes_is_read() -> None:
         ),
         (node_class(shares=True), "shares", "True is not allowed"),
         (node_class(sliceShares=65), "sliceShares", "65 is not allowed; allowed are whole"),
-        (node_class(hamiCore="vgpu"), "hamiCore", "'vgpu' is no absolute path"),
-        (node_class(hamiCore="/a/../b"), "hamiCore", "is no absolute path"),
-        (node_class(hamiCore="/a", sliceShares=2), "hamiCore", "leave one of the two out"),
         (node_class(modes="whole"), "modes", "unknown field; allowed are: apiVersion, kind"),
         (node_class(layouts=[]), "layouts", "must be an object"),
         (node_class(layouts=one(devices=1)), "layouts.mig-configs.x[0].devices", "allowed are"),

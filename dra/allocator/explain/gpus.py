@@ -110,7 +110,7 @@ def _reason(state: GpuState, least: Sequence[Holding]) -> AnswerReason:
 
 def _about_shares(search: Search, state: GpuState, missing: Iterable[int]) -> str:
     """Reason why a GPU has no share of itself or of a slice for what is missing; or empty."""
-    if state.gpu.sharing is None and state.gpu.slice_sharing is None:
+    if not state.gpu.shares and not state.gpu.slice_shares:
         return ""
     for index in missing:
         ask = search.types[index].ask

@@ -149,7 +149,7 @@ def _impossible(search: Search, index: int, failure: Match, fleet: Fleet, want: 
         return Obstacle(Reason.UNSUPPORTED, message)
     if want.class_name in _OF_GPUS and not failure.error:
         shares = want.class_name == SHARE_CLASS
-        whole = [gpu for gpu in gpus if not gpu.mig_enabled and (gpu.sharing or not shares)]
+        whole = [gpu for gpu in gpus if not gpu.mig_enabled and (gpu.shares or not shares)]
         kinds = ", ".join(sorted({gpu.product_name for gpu in whole})) or "none"
         where = " on nodes that give shares (--gpu-shares)" * shares
         message = (

@@ -185,7 +185,7 @@ class _FirstFit:
 
 
 def _start(state: GpuState) -> Usage | None:
-    is_shared = state.gpu.sharing is not None
+    is_shared = bool(state.gpu.shares)
     is_held = state.whole_held or (state.table is None and state.holdings)
     return None if state.blocked or is_shared or is_held else state.usage
 

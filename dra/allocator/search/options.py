@@ -129,7 +129,7 @@ class Part(NamedTuple):
 def parts_of(state: GpuState) -> tuple[Part, ...]:
     """The parts of a GPU that more claims may share."""
     parts = [Part(s.placement, s.profile_id, s.held) for s in state.shared_slices]
-    if state.gpu.sharing is not None:
+    if state.gpu.shares:
         parts.append(Part(None, None, state.shared or NONE_HELD))
     return tuple(parts)
 

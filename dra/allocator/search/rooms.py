@@ -74,7 +74,7 @@ def _at_most(state: GpuState, offers: Sequence[Offer]) -> int:
 
 def _shares_at_most(state: GpuState) -> int:
     gpu, index = state.gpu, state.table
-    if gpu.sharing is not None:
-        return gpu.sharing.shares - state.instances
+    if gpu.shares:
+        return gpu.shares - state.instances
     slices = index.geometry.memory_slices if index is not None else 0
-    return gpu.slice_sharing.shares * slices if gpu.slice_sharing is not None else 0
+    return gpu.slice_shares * slices if gpu.slice_shares else 0

@@ -1,1 +1,1 @@
-"""Sharing of devices by several processes: time slices, MPS daemons and HAMi-core."""
+"""Sharing of devices by several processes: time slices and MPS daemons."""

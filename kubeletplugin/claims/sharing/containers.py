@@ -1,15 +1,14 @@
-"""Check that containers can use a claim that is shared by MPS or limited by HAMi-core.
+"""Check that containers can use a claim that is shared by MPS.
 
-A container cannot use a device shared by MPS together with another device, and only one container
-can use a claim that HAMi-core limits. The controller checks both too, but kube-scheduler checks
-neither. Kubelet's calls name no pod, so the pods that have reserved the claim are read; this is
-done only for claims that need the check.
+A container cannot use a device shared by MPS together with another device. The controller checks
+that too, and kube-scheduler does not. Kubelet's calls name no pod, so the pods that have reserved
+the claim are read; this is done only for claims that need the check.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -28,7 +27,6 @@ from dra.claims.claims import (
 from dra.claims.sharing import settings_of, sharing_of
 from dra.claims.stored import StoredClaim
 from dra.common.resources import PODS, RESOURCE_CLAIMS, Obj, at
-from dra.gpu.shares import ONE_CONTAINER
 from dra.kube.errors import ForbiddenError, KubeError, ObjectNotFoundError
 from kubeletplugin.common import Common
 from kubeletplugin.errors import ClaimError, StartingError
@@ -36,13 +34,6 @@ from kubeletplugin.journal.entries import Entry
 
 _log = logging.getLogger(__name__)
 _ENDED = ("Succeeded", "Failed")
-
-
-_NAMED = 6
-
-
-class UnreadablePodError(StartingError):
-    """This program may not read pods."""
 
 
 class _Part(msgspec.Struct, rename="camel"):
@@ -84,17 +75,13 @@ class _Pod(_Part):
 
 
 class ContainerCheck:
-    """Checks the pods of this node that use a claim to be prepared. Thread-safe.
+    """Checks the pods of this node that use a claim to be prepared. Thread-safe."""
 
-    ``limited``: True if HAMi-core is to limit the claim of an entry.
-    """
-
-    def __init__(self, common: Common, *, limited: Callable[[Entry], bool]) -> None:
+    def __init__(self, common: Common) -> None:
         self._api = common.api
         self._journal = common.journal
         self._driver = common.options.driver_name
         self._node = common.options.node_name
-        self._limited = limited
 
     def check(self, claim: Claim, entries: Sequence[Entry]) -> None:
         """Check that a pod on this node can use a claim.
@@ -107,8 +94,6 @@ class ContainerCheck:
             StartingError: the pods or claims cannot be read.
         """
         requests = _by_request((r, e.mps is not None) for e in entries for r in e.requests)
-        if any(map(self._limited, entries)):
-            self._check_alone(claim)
         if not any(requests.values()) and not self._journal.has_mps(claim.ref.namespace):
             return
         problem = ""
@@ -119,22 +104,6 @@ class ContainerCheck:
             problem = problem or f"pod {pod['metadata']['name']}: {found}"
         if problem:
             raise ClaimError(problem)
-
-    def _check_alone(self, claim: Claim) -> None:
-        """Raise ClaimError if several containers use a claim; only logs if pods cannot be read."""
-        try:
-            users = [
-                f"{pod['metadata']['name']}/{container}"
-                for pod in self._pods(claim)
-                for container, uses in container_uses(pod, claim_names(pod))
-                if claim.ref.name in {use.claim for use in uses}
-            ]
-        except UnreadablePodError as error:
-            _log.warning("%s", error)
-            return
-        if len(users) > 1:
-            told = ", ".join(users[:_NAMED])
-            raise ClaimError(f"containers {told}: {ONE_CONTAINER}")
 
     def _pods(self, claim: Claim) -> Iterator[Obj]:
         """The pods on this node that have reserved a claim and have not ended."""
@@ -153,7 +122,7 @@ class ContainerCheck:
         except ObjectNotFoundError:
             return None
         except ForbiddenError as error:
-            raise UnreadablePodError(
+            raise StartingError(
                 f"not allowed to read pod {consumer.name}, which uses the claim: {error}; grant "
                 "this plugin's service account get on pods"
             ) from error

@@ -13,7 +13,6 @@ from cdi.spec import Edits
 from dra.claims.sharing import MPS, OFFERED, TIME_SLICING
 from dra.kube.errors import KubeError
 from kubeletplugin.claims.sharing.containers import ContainerCheck
-from kubeletplugin.claims.sharing.hami_core import HamiCore
 from kubeletplugin.claims.sharing.mps import MpsDaemons
 from kubeletplugin.common import Common
 from kubeletplugin.errors import DeviceError, HardwareError, PluginError
@@ -113,7 +112,7 @@ _CLIENTS = "; restart the containers that use it once it does"
 
 
 class DeviceSharing:
-    """Sharing that journal entries ask for: time slices, MPS, HAMi-core. Thread-safe.
+    """Sharing that journal entries ask for: time slices, MPS. Thread-safe.
 
     A time slice is a change of the GPU, whose lock the caller holds. The caller makes sure that
     nothing else works on the claim.
@@ -125,8 +124,7 @@ class DeviceSharing:
         self._journal = common.journal
         self.time_slices = TimeSlices(files)
         self.daemons = MpsDaemons(common, hardware, files)
-        self.hami_core = HamiCore(common.options.roots, hardware)
-        self.containers = ContainerCheck(common, limited=self.hami_core.limits)
+        self.containers = ContainerCheck(common)
         self._boot_id = hardware.boot_id
 
     def offers(self) -> tuple[str, ...]:
@@ -153,14 +151,7 @@ class DeviceSharing:
         Raises:
             PluginError: a device cannot be shared as configured.
         """
-        self.hami_core.check(entries)
-        return {
-            e.key: (
-                self.hami_core.edits(e),
-                *((self.daemons.edits(e),) if e.mps is not None else ()),
-            )
-            for e in entries
-        }
+        return {e.key: (self.daemons.edits(e),) for e in entries if e.mps is not None}
 
     def keep(self, entries: Iterable[Entry]) -> bool:
         """Start again MPS daemons of prepared ``entries`` that do not run. Call it without a lock.
@@ -197,7 +188,6 @@ class DeviceSharing:
             return
         known = {e.claim.uid for e in self._journal.entries()}
         try:
-            self.hami_core.sweep(known)
             self.daemons.sweep(known)
         except (KubeError, PluginError) as error:
             _log.warning("what claims that are gone have shared cannot be removed: %s", error)

@@ -146,21 +146,6 @@ def test_a_container_names_the_one_request_that_is_shared_by_mps(lint: Command) 
         assert lint(named + two).code == 0
 
 
-def test_several_containers_that_use_a_claim_of_hami_cores_are_told(lint: Command) -> None:
-    name, _, container = POD.partition("  containers:\n")
-    twice = f"{name}  containers:\n{container}{container.replace('name: main', 'name: second')}"
-    selector = "device.attributes['mig.dra.dev'].limitsEnforcedBy == 'hami-core'"
-    limited = TEMPLATE.replace(
-        "mig-1g.5gb",
-        f'gpu-share.dra.dev\n          selectors: [{{cel: {{expression: "{selector}"}}}}]',
-    )
-    assert "HAMi-core" not in lint(twice + TEMPLATE).out
-    assert "HAMi-core" not in lint(POD + limited).out
-    ran = lint(twice + limited)
-    assert ran.code == 1
-    assert "write a claim for each container" in ran.out
-
-
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_told_with_its_line(lint: Command, mistake: tuple[str, str, int, str]) -> None:
     right, wrong, line, says = mistake

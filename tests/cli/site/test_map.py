@@ -15,7 +15,6 @@ from dra.gpu.geometry import Geometry, Placement, Profile
 from dra.gpu.inventory import ClaimRef, Gpu, GpuLayout, Instance, NodeMode
 from dra.gpu.layouts import place
 from dra.gpu.mignode import to_mignode
-from dra.gpu.shares import ShareOffer
 from tests.cli.conftest import Mig
 from tests.cli.site.golden import check
 from tests.cli.world import World
@@ -103,8 +102,7 @@ def test_slices_of_a_gpu_whose_mig_mode_went_do_not_hold_it_whole(
 
 
 def test_a_shared_gpu_names_its_sharers(world: World, mig: Mig) -> None:
-    sharing = ShareOffer(4)
-    world.add_node("node-a", gpu(0, "node-a", mig=False, reason="MIGDisabled", sharing=sharing))
+    world.add_node("node-a", gpu(0, "node-a", mig=False, reason="MIGDisabled", shares=4))
     world.hold("one", "node-a", "gpu-0", pod_name="trainer")
     world.hold("two", "node-a", "gpu-0")
     lines = mig("map").out.splitlines()
@@ -114,7 +112,7 @@ def test_a_shared_gpu_names_its_sharers(world: World, mig: Mig) -> None:
         ["default/two", "10240", "MiB"],
     ]
     (found,) = mig("map", "-o", "json").json["nodes"][0]["gpus"]
-    assert found["sharing"] == {"shares": 4, "limitsEnforcedBy": "none"}
+    assert found["sharing"] == {"shares": 4}
     assert [s["share"] for s in found["slots"]] == [{"memoryMiB": 10240, "cores": 0}] * 2
     assert "a share" not in mig("map").out
 
@@ -126,7 +124,7 @@ def test_a_shared_slice_is_drawn_once_and_names_its_sharers(world: World, mig: M
     world.hold("alone", "node-a", "gpu-0-mig-1g5gb-19-0")
     world.hold("apart", "node-a", "gpu-0-mig-1g5gb-19-1-share")
     slices = tuple(_held(instance("1g.10gb", 4), ref(world, name)) for name in ("one", "two"))
-    world.add_node("node-a", gpu(0, "node-a", instances=slices, slice_sharing=ShareOffer(4)))
+    world.add_node("node-a", gpu(0, "node-a", instances=slices, slice_shares=4))
     lines = mig("map").out.splitlines()
     drawn = " ".join(line for line in lines if "a share" not in line)
     assert (drawn.count("1g.10gb"), drawn.count("3 of 4")) == (1, 1)
@@ -137,7 +135,7 @@ def test_a_shared_slice_is_drawn_once_and_names_its_sharers(world: World, mig: M
         ("default/two", "2464", "MiB"),
     ]
     (found,) = mig("map", "-o", "json").json["nodes"][0]["gpus"]
-    assert found["sliceSharing"] == {"shares": 4, "limitsEnforcedBy": "none"}
+    assert found["sliceSharing"] == {"shares": 4}
     assert found["freeMemoryMiB"] == 40960 * 4 // 8
     parts = [s.get("share", {}).get("memoryMiB") for s in found["slots"]]
     assert parts == [None, 1216, 2464, 2464, 2464]
@@ -169,7 +167,7 @@ def test_devices_that_pods_share_have_strategy_and_limits(world: World, mig: Mig
         "node-a",
         gpu(0, "node-a", instances=(made,)),
         gpu(1, "node-a", **whole),
-        gpu(2, "node-a", **whole, sharing=ShareOffer(4)),
+        gpu(2, "node-a", **whole, shares=4),
     )
     lines = [line.strip() for line in mig("map").out.splitlines() if "default/" in line[:20]]
     each = "each process 50 % of the multiprocessors and 8192 MiB"

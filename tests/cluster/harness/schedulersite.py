@@ -76,10 +76,10 @@ class Site:
             device = parse_device(name)
             gpu = from_mignode(self.api.get("MigNode", node)).gpu(f"gpu-{device.minor}")
             assert gpu is not None
-            offer = gpu.sharing
+            shares = gpu.shares
             if isinstance(device, MigDevice):
-                offer = gpu.slice_sharing if device.shared else None
-            assert claims <= (offer.shares if offer is not None else 1), (node, name)
+                shares = gpu.slice_shares if device.shared else 0
+            assert claims <= (shares or 1), (node, name)
             if not isinstance(device, MigDevice):
                 continue
             assert gpu.geometry is not None

@@ -14,7 +14,6 @@ from msgspec import structs
 from controller import times
 from dra.common.resources import DEVICE_CLASSES, RESOURCE_CLAIMS, Obj, Resource
 from dra.gpu.inventory import ClaimRef
-from dra.gpu.shares import ShareOffer
 from dra.kube.errors import KubeError, UnavailableError
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.desk import Desk, settle
@@ -165,7 +164,7 @@ def test_a_gang_has_all_that_it_needs_within_the_quota_or_nothing() -> None:
 
 
 def shared(bench: Bench) -> None:
-    bench.cluster.set_mignode(mignode("node-0", gpu(0, "node-0", slice_sharing=ShareOffer(4))))
+    bench.cluster.set_mignode(mignode("node-0", gpu(0, "node-0", slice_shares=4)))
 
 
 def whole(bench: Bench) -> None:

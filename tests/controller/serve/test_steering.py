@@ -11,7 +11,6 @@ import pytest
 from controller.serve import steering
 from dra.gangs.membership import COUNT_LABEL, NAME_LABEL
 from dra.gpu.inventory import AllocatorKind
-from dra.gpu.shares import ShareOffer
 from dra.kube.errors import ConflictError, ForbiddenError, KubeError, UnavailableError
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.firstfit import FirstFit
@@ -342,8 +341,10 @@ def test_what_kube_scheduler_allocated_is_never_given_back_by_us() -> None:
 )
 def test_a_share_of_another_namespaces_device_is_no_room(device_class: str, device: str) -> None:
     """kube-scheduler takes the first with room, whoever has it, and the node refuses that."""
-    is_slice, shares = "mig" in device, ShareOffer(2)
-    offer = {"slice_sharing": shares} if is_slice else {"mig": False, "sharing": shares}
+    is_slice, shares = "mig" in device, 2
+    offer: dict[str, Any] = {"slice_shares": shares}
+    if not is_slice:
+        offer = {"mig": False, "shares": shares}
     site = Site("a")
     bench, gpus = site.bench, [gpu(minor, "a", **offer) for minor in range(2)]
     bench.cluster.set_mignode(mignode("a", *gpus, allocator=AllocatorKind.SCHEDULER))

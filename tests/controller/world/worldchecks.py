@@ -31,7 +31,7 @@ def check_held_once(claims: Iterable[tuple[str, Obj]]) -> None:
             if device.shared:
                 shares = given.setdefault((where, device), [])
                 shares.append(consumed(obj, device))
-                assert len(shares) <= SHARING.shares, f"{device} has {len(shares)} claims"
+                assert len(shares) <= SHARING, f"{device} has {len(shares)} claims"
                 assert sum(shares) <= profile.memory_mib, f"{device} is given {sum(shares)} MiB"
 
 

@@ -10,11 +10,10 @@ from controller.cluster.cluster import Cluster
 from dra.common.resources import Obj
 from dra.gpu.geometry import Placement, Profile
 from dra.gpu.inventory import AllocatorKind, ClaimRef, Gpu, Instance, InstanceState
-from dra.gpu.shares import ShareOffer
 from tests.controller.helpers.objects import gpu, mignode, node
 
 GPUS = {"node-a": 1, "node-b": 1}
-SHARING = ShareOffer(3)
+SHARING = 3
 
 
 def _node(name: str) -> Obj:
@@ -95,4 +94,4 @@ class Nodes:
             for (where, number, start, _), (profile, ref) in self.slices.items()
             if (where, number) == (name, minor)
         )
-        return gpu(minor, name, instances=prepared, slice_sharing=SHARING)
+        return gpu(minor, name, instances=prepared, slice_shares=SHARING)

@@ -30,7 +30,6 @@ from dra.gpu.inventory import (
     TakeoverProgress,
 )
 from dra.gpu.names import NVIDIA_DRIVER
-from dra.gpu.shares import ShareOffer
 from dra.resourceslices.partitions import offered
 from dra.resourceslices.resourceslices import Features, SliceLayout
 from tests.controller.helpers.objects import gpu, instance, inventory
@@ -44,8 +43,8 @@ _OTHERS: dict[str, tuple[Any, ...]] = {
     "instances": ((instance("1g.5gb", 0, uid="c"),),),
     "idle": ((IdleInstance(Placement(1, 1), "default", 19),),),
     "layout": (GpuLayout("all-1g", (Placement(1, 1),)),),
-    "sharing": (ShareOffer(4), ShareOffer(5, "hami-core"), None),
-    "slice_sharing": (ShareOffer(4), ShareOffer(5, "hami-core"), None),
+    "shares": (4, 5, 0),
+    "slice_shares": (4, 5, 0),
     "health": (GpuHealth("Reset", "Failed", "Prohibited", ("note",), ("dcgm (1)",)),),
     "driver": (NVIDIA_DRIVER,),
     "gpus": ((),),
@@ -71,12 +70,12 @@ def _other_values(of: Gpu | Inventory, name: str) -> tuple[Any, ...]:
 
 def every_kind_of_device() -> Iterator[Inventory]:
     """GPUs in MIG mode, whole ones and shared ones, under both names of the driver; all told."""
-    shares = ShareOffer(2)
+    shares = 2
     for driver in ("mig.dra.dev", NVIDIA_DRIVER):
         for card in (
-            gpu(1, slice_sharing=shares),
+            gpu(1, slice_shares=shares),
             gpu(1, mig=False),
-            gpu(1, mig=False, sharing=shares),
+            gpu(1, mig=False, shares=shares),
         ):
             told = replace(card, pcie_root="pci0000:00", **facts_to_tell(card))
             yield replace(inventory("node-a", told), driver=driver)

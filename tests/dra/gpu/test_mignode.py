@@ -20,7 +20,6 @@ from dra.gpu.inventory import (
     Inventory,
 )
 from dra.gpu.mignode import from_mignode, to_mignode, wishes_of
-from dra.gpu.shares import ShareOffer
 from tests.dra.gpus import A100, THIRDS, facts_to_tell, node_of, sliced_gpu
 
 HELD = Instance(
@@ -79,7 +78,7 @@ def test_every_fact_of_a_gpu_survives_the_way_through_the_api() -> None:
 def test_a_slice_that_claims_share_counts_once() -> None:
     first, *others = INVENTORY.gpus
     sharer = structs.replace(HELD, claim=ClaimRef("default", "other", "uid-2"))
-    gpu = replace(first, instances=(HELD, sharer), slice_sharing=ShareOffer(4))
+    gpu = replace(first, instances=(HELD, sharer), slice_shares=4)
     assert gpu.usage == first.usage
     inventory = replace(INVENTORY, gpus=(gpu, *others))
     obj = to_mignode(inventory)

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from dra.claims.allocation import AllocatedDevice, read_allocation, share_id, write_allocation
-from dra.gpu.shares import Ask, Share, ShareOffer, share_of, sum_of, why_full
+from dra.gpu.shares import Ask, Share, share_of, sum_of, why_full
 
 GPU_MIB = 40960
-FOUR = ShareOffer(4)
+FOUR = 4
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from dra.gpu.devices import slice_device
 from dra.gpu.geometry import Geometry, Occupant, Placement
 from dra.gpu.inventory import ClaimRef, Drain, Gpu, Instance, InstanceState, Inventory
 from dra.gpu.names import MigDevice, parse_device
-from dra.gpu.shares import ShareOffer
 from dra.resourceslices.partitions import Blocked, Doubts, offered
 from dra.resourceslices.resourceslices import Features, SliceLayout, object_name
 from sim.nvml.products import load_product, product_names
@@ -85,7 +84,7 @@ def test_in_1_34_they_stand_beside_the_devices_that_use_them() -> None:
 def test_no_product_exceeds_a_limit_of_the_api(product: str) -> None:
     geometry = product_geometry(product)
     gpu = replace(sliced_gpu(0, geometry), product_name=load_product(product).name)
-    several = replace(gpu, slice_sharing=ShareOffer(64))
+    several = replace(gpu, slice_shares=64)
     for spec in specs(layout(node_of(several))):
         assert breaches(spec) == []
     inventory = node_of(*(replace(gpu, minor=i, uuid=f"GPU-{i}") for i in range(8)))
@@ -102,10 +101,9 @@ def test_a_gpu_without_mig_is_a_device_without_counters() -> None:
 
 def test_a_gpu_for_several_claims_has_capacities_that_they_consume() -> None:
     plain = replace(sliced_gpu(0), mig_enabled=False, multiprocessors=108)
-    (device,) = devices(layout(node_of(replace(plain, sharing=ShareOffer(4)))))
+    (device,) = devices(layout(node_of(replace(plain, shares=4))))
     assert device["allowMultipleAllocations"] is True
     assert device["attributes"]["type"] == {"string": "gpu-share"}
-    assert device["attributes"]["limitsEnforcedBy"] == {"string": "none"}
     found = {name: (c["value"], c["requestPolicy"]) for name, c in device["capacity"].items()}
     steps = {"min": "1Mi", "step": "1Mi"}
     assert found == {
@@ -120,7 +118,7 @@ def test_a_gpu_for_several_claims_has_capacities_that_they_consume() -> None:
 
 
 def test_slices_for_several_claims_come_after_those_for_one_and_share_their_counters() -> None:
-    gpu = replace(sliced_gpu(0), slice_sharing=ShareOffer(4))
+    gpu = replace(sliced_gpu(0), slice_shares=4)
     inventory = node_of(gpu, Gpu(minor=7, uuid="GPU-7"))
     alone = names(layout(node_of(sliced_gpu(0))))
     made = layout(inventory)
@@ -131,11 +129,7 @@ def test_slices_for_several_claims_come_after_those_for_one_and_share_their_coun
     single, several = known["gpu-0-mig-1g5gb-19-4"], known["gpu-0-mig-1g5gb-19-4-share"]
     assert "allowMultipleAllocations" not in single
     assert several["allowMultipleAllocations"] is True
-    assert several["attributes"] == {
-        **single["attributes"],
-        "type": {"string": "mig-share"},
-        "limitsEnforcedBy": {"string": "none"},
-    }
+    assert several["attributes"] == {**single["attributes"], "type": {"string": "mig-share"}}
     assert several["consumesCounters"] == single["consumesCounters"]
     capacity = several["capacity"]
     assert {n: {"value": c["value"]} for n, c in capacity.items()} == {

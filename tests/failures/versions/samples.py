@@ -22,7 +22,6 @@ from dra.gpu.inventory import (
     TakeoverProgress,
 )
 from dra.gpu.mignode import to_mignode
-from dra.gpu.shares import UNENFORCED, ShareOffer
 from tests.controller.helpers.objects import gpu
 from tests.dra.gpu.test_mignode import INVENTORY
 from tests.dra.gpus import A100, facts_to_tell
@@ -59,7 +58,7 @@ def inventory() -> Inventory:
                 instances=held,
                 idle=(IdleInstance(Placement(6, 1), "ns", 19),),
                 layout=GpuLayout("all-1g", (Placement(6, 1),)),
-                slice_sharing=ShareOffer(2, "hami-core"),
+                slice_shares=2,
             ),
             *others,
             gpu(
@@ -67,9 +66,9 @@ def inventory() -> Inventory:
                 mig=False,
                 brand="Nvidia",
                 claims=(ClaimRef("ns", "claim", "uid"),),
-                sharing=ShareOffer(4, UNENFORCED),
+                shares=4,
             ),
-            gpu(8, geometry=_PARTLY_OFFERED, sharing=ShareOffer(4, "hami-core"), health=_HEALTH),
+            gpu(8, geometry=_PARTLY_OFFERED, shares=4, health=_HEALTH),
         ),
         message="why",
         drain=Drain(("gpu-1",), "driver 580", "2026-01-01T00:00:00Z"),

@@ -43,7 +43,7 @@ class Site:
         roots = Roots(folder, folder, folder, folder, folder)
         options = Options(node_name=NODE, driver_name=DRIVER, roots=roots)
         common: Any = SimpleNamespace(api=self.api, journal=self.journal, options=options)
-        self._check = ContainerCheck(common, limited=lambda _: False)
+        self._check = ContainerCheck(common)
 
     def _reach(self, method: str, path: str) -> None:
         if method == "GET" and "/resourceclaims/" in path:

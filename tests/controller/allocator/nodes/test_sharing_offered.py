@@ -11,7 +11,6 @@ from dra.claims.sharing import OFFERED
 from dra.common.resources import PODS, Obj
 from dra.gpu.inventory import HOST_USERS_ONLY
 from dra.gpu.mignode import to_mignode
-from dra.gpu.shares import HAMI_CORE, ShareOffer
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.deciding import decide, why
 from tests.controller.helpers.objects import (
@@ -94,51 +93,6 @@ def test_a_pod_that_waits_for_a_strategy_is_served_once_a_node_has_it() -> None:
     bench.cluster.set_mignode(offering("node-a", "MPS"))
     bench.run()
     assert bench.devices("c")
-
-
-def test_shares_of_several_sizes_go_where_one_limit_for_all_is_not_all_there_is() -> None:
-    sizes = [
-        request(name, SHARE, capacity={"requests": {"memory": size}})
-        for name, size in {"a": "5Gi", "b": "10Gi"}.items()
-    ]
-    known = cluster("node-a")
-
-    def shared(enforcer: str) -> None:
-        gpus = [gpu(n, mig=False, sharing=ShareOffer(4, enforcer)) for n in range(2)]
-        known.set_mignode(mignode("node-a", *gpus))
-
-    shared(HAMI_CORE)
-    assert decide(known, claim("c", *sizes)) is None
-    assert "one limit for all devices" in why(known, claim("c", *sizes)).message
-    assert decide(known, claim("c", sizes[0])) is not None
-    shared("none")
-    assert decide(known, claim("c", *sizes)) is not None
-
-
-@pytest.mark.parametrize(
-    ("users", "fits"),
-    [
-        ({"containers": 1}, True),
-        ({"containers": 2}, False),
-        ({"containers": 1, "initContainers": 1}, False),
-    ],
-)
-def test_a_claim_that_several_containers_use_goes_where_hami_core_does_not_count(
-    users: dict[str, int], *, fits: bool
-) -> None:
-    uses = {"claims": [{"name": "c"}]}
-    spec = {
-        kind: [{"name": f"{kind}-{n}", "image": "x", "resources": uses} for n in range(count)]
-        for kind, count in users.items()
-    }
-    known, wanted = cluster("node-a"), claim("c", request("r", SHARE))
-    gpus = [gpu(0, mig=False, sharing=ShareOffer(4, HAMI_CORE)), gpu(1)]
-    known.set_mignode(mignode("node-a", *gpus))
-    assert (decide(known, wanted, **spec) is not None) is fits
-    if not fits:
-        assert "write a claim for each container" in why(known, wanted, **spec).message
-    known.set_mignode(mignode("node-a", gpu(0, mig=False, sharing=ShareOffer(4))))
-    assert decide(known, wanted, **spec) is not None
 
 
 def test_a_pod_with_its_own_users_is_not_placed_where_no_device_node_can_be_made() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from dra.common.resources import Obj
-from dra.gpu.shares import ShareOffer
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.objects import allocated, claim, gpu, mignode, request, versioned
 
@@ -14,7 +13,7 @@ PART = "gpu-0-mig-1g5gb-19-0-share"
 
 
 def shared(minor: int = 0, shares: int = 4, **fields: Any) -> Any:
-    return gpu(minor, slice_sharing=ShareOffer(shares), **fields)
+    return gpu(minor, slice_shares=shares, **fields)
 
 
 def asking(memory: str = "", cores: str = "", *selectors: str) -> Obj:

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from dra.common.resources import Obj
-from dra.gpu.shares import ShareOffer
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.deciding import decide, devices, why
 from tests.controller.helpers.objects import (
@@ -24,7 +23,7 @@ SHARE = "gpu-share.dra.dev"
 
 
 def shared(minor: int = 0, shares: int = 4, name: str = "node-a") -> Any:
-    return gpu(minor, name, mig=False, sharing=ShareOffer(shares))
+    return gpu(minor, name, mig=False, shares=shares)
 
 
 def asking(memory: str = "", cores: str = "") -> Obj:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
@@ -13,10 +12,9 @@ import pytest
 from api.kubelet.dra.v1 import api_pb2 as v1
 from dra.claims.allocation import AllocatedDevice, share_id
 from dra.claims.sharing import UNSHARED, settings_of, sharing_of
-from dra.common.resources import NODES, PODS, Obj
+from dra.common.resources import NODES, Obj
 from dra.gpu.inventory import ClaimRef
 from dra.gpu.shares import Share
-from dra.kube.errors import ForbiddenError, KubeError
 from kubeletplugin.claims.wanted import mps_limits
 from sim.nvml.machine import GpuSpec
 from tests.helpers.waiting import wait_for
@@ -209,139 +207,6 @@ def test_mps_holds_clients_to_the_share_of_their_claim(
     device = AllocatedDevice("r0", DRIVER, "p", "gpu-0", sharing=sharing)
     assert mps_limits(device, share) == limits
     assert mps_limits(replace(device, sharing=UNSHARED), share) is None
-
-
-@pytest.fixture
-def limiting(make_rig: Callable[..., Rig], folder: Path) -> Rig:
-    """A node whose administrator has put HAMi-core's library there."""
-    rig = make_rig(GpuSpec(A100, mig=False), GpuSpec(A100, mig=False))
-    rig.node_classes = folder / "classes"
-    rig.node_classes.mkdir()
-    (rig.node_classes / "default.yaml").write_text(
-        "apiVersion: mig.dra.dev/v1alpha1\nkind: MigNodeClass\nshares: 4\n"
-        "hamiCore: /usr/local/vgpu\n"
-    )
-    library = rig.machine.host_root / "usr/local/vgpu"
-    library.mkdir(parents=True)
-    (library / "libvgpu.so").write_text("")
-    (library / "ld.so.preload").write_text("/usr/local/vgpu/libvgpu.so\n")
-    rig.start()
-    wait_for("shares", lambda: "sharing" in rig.mignode()["status"]["gpus"][0])
-    return rig
-
-
-def test_hami_core_gets_the_limits_of_each_claim(limiting: Rig) -> None:
-    assert limiting.mignode()["status"]["gpus"][0]["sharing"]["enforcer"] == "hami-core"
-    ref, other = share(limiting, "8000Mi"), share(limiting)
-    limiting.prepared(ref)
-    limiting.prepared(other)
-    edits = limiting.spec(ref)["devices"][0]["containerEdits"]
-    assert edits["env"] == [
-        "CUDA_DEVICE_MEMORY_LIMIT=8000m",
-        f"CUDA_DEVICE_MEMORY_SHARED_CACHE=/tmp/vgpulock/{ref.uid}.cache",
-        "CUDA_DEVICE_SM_LIMIT=20",
-    ]
-    folder = limiting.roots.state / "hami-core" / ref.uid
-    mounts = {m["containerPath"]: m for m in edits["mounts"]}
-    assert mounts["/etc/ld.so.preload"]["hostPath"] == "/usr/local/vgpu/ld.so.preload"
-    assert "ro" in mounts["/usr/local/vgpu/libvgpu.so"]["options"]
-    assert (mounts["/tmp/vgpulock"]["hostPath"], folder.stat().st_mode & 0o777) == (
-        str(folder),
-        0o777,
-    )
-    assert "rw" in mounts["/tmp/vgpulock"]["options"]
-    if os.geteuid() == 0:  # only root can mount
-        limits = os.statvfs(folder)
-        assert (limits.f_blocks * limits.f_frsize, limits.f_files) == (64 << 20, 256)
-    without = limiting.spec(other)["devices"][0]["containerEdits"]["env"]
-    assert [text.partition("=")[0] for text in without] == [
-        "CUDA_DEVICE_MEMORY_LIMIT",
-        "CUDA_DEVICE_MEMORY_SHARED_CACHE",
-    ]
-    assert limiting.unprepare(ref) == ""
-    assert not folder.exists()
-
-
-def test_without_the_library_or_with_two_sizes_in_a_claim_nothing_is_given(limiting: Rig) -> None:
-    results = [
-        {**result(limiting, "1Gi", request="r0"), "device": "gpu-0"},
-        {**result(limiting, "2Gi", request="r1"), "device": "gpu-1"},
-    ]
-    told = limiting.refused(limiting.claim(results=results))
-    assert "shares of several sizes (1024 MiB and 20 %, 2048 MiB and 20 %)" in told
-    preload = limiting.machine.host_root / "usr/local/vgpu/ld.so.preload"
-    preload.write_text("/opt/libvgpu.so\n")
-    told = limiting.refused(share(limiting, "1Gi"))
-    assert "ld.so.preload does not name /usr/local/vgpu/libvgpu.so" in told
-    (limiting.machine.host_root / "usr/local/vgpu/libvgpu.so").unlink()
-    told = limiting.refused(share(limiting, "1Gi"))
-    assert "HAMi-core's /usr/local/vgpu/libvgpu.so is not on this node" in told
-    assert limiting.journal() == ()
-
-
-def used_by(rig: Rig, ref: ClaimRef, *pods: Obj, first: int = 0) -> None:
-    """Reserve a claim for pods of this node, whose containers use it."""
-    consumers = []
-    for number, containers in enumerate(pods, start=first):
-        uses = {"claims": [{"name": "it"}]}
-        spec = {
-            "nodeName": rig.node,
-            "resourceClaims": [{"name": "it", "resourceClaimName": ref.name}],
-            **{
-                kind: [{"name": n, "image": "x", "resources": uses} for n in names]
-                for kind, names in containers.items()
-            },
-        }
-        metadata = {"name": f"{ref.name}-{number}", "namespace": "default"}
-        made = rig.api.create(PODS, {"metadata": metadata, "spec": spec})
-        name, uid = metadata["name"], made["metadata"]["uid"]
-        consumers.append({"resource": "pods", "name": name, "uid": uid})
-    rig.set_status(ref, reservedFor=consumers)
-
-
-@pytest.mark.parametrize(
-    ("pods", "told"),
-    [
-        ([{"containers": ["a"]}], ""),
-        ([{"containers": ["a", "b"]}], "-0/a, {0}-0/b"),
-        ([{"containers": ["a"], "initContainers": ["i"]}], "-0/i, {0}-0/a"),
-        ([{"containers": ["a"]}, {"containers": ["a"]}], "-0/a, {0}-1/a"),
-    ],
-)
-def test_hami_core_holds_claims_that_one_container_uses(
-    limiting: Rig, pods: list[Obj], told: str
-) -> None:
-    """Each container that starts empties the file in which the library counts."""
-    ref = share(limiting, "1Gi")
-    used_by(limiting, ref, *pods)
-    if not told:
-        limiting.prepared(ref)
-        used_by(limiting, ref, {"containers": ["a", "b"]}, first=1)
-        limiting.prepared(ref)  # what is prepared stays
-        return
-    error = limiting.refused(ref)
-    assert f"containers {ref.name}{told.format(ref.name)}: HAMi-core holds" in error
-    assert limiting.journal() == ()
-
-
-def test_where_pods_may_not_be_read_the_controller_alone_tells(limiting: Rig) -> None:
-    ref = share(limiting, "1Gi")
-    used_by(limiting, ref, {"containers": ["a", "b"]})
-
-    def refuse(method: str, path: str) -> KubeError | None:
-        return ForbiddenError("no", status=403) if "/pods" in path else None
-
-    limiting.http.refuse = refuse
-    limiting.prepared(ref)
-
-
-def test_what_a_crash_leaves_of_a_claim_is_swept(limiting: Rig) -> None:
-    ref = share(limiting, "1Gi")
-    limiting.prepared(ref)
-    folder = limiting.roots.state / "hami-core"
-    (folder / "nobody").mkdir()
-    limiting.restart()
-    wait_for("sweep", lambda: [path.name for path in folder.iterdir()] == [ref.uid])
 
 
 def test_the_older_protocol_knows_no_shares(sharing: Rig) -> None:

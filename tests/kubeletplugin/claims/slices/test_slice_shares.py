@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dra.gpu.shares import ANY_TENANT, Share, ShareOffer
+from dra.gpu.shares import ANY_TENANT, Share
 from kubeletplugin.errors import BusyError
 from kubeletplugin.journal.entries import ARRIVING, Entry, State
 from kubeletplugin.nvml.errors import NvmlError
@@ -26,7 +26,7 @@ class Bench(GpuBench):
 
     def forget(self) -> None:
         super().forget()
-        self.unit.slice_sharing = ShareOffer(4)
+        self.unit.slice_shares = 4
 
     def share(self, name: str, memory_mib: int = 1000, **changes: object) -> Entry:
         share = Share(memory_mib, 0, "default")
@@ -125,7 +125,7 @@ def test_no_more_claims_have_a_slice_than_the_node_offers(bench: Bench) -> None:
     entries = bench.sharing("a", "b", "c", "d")
     with pytest.raises(BusyError, match="all 4 shares are in use"):
         bench.ensure(bench.share("e"))
-    bench.unit.slice_sharing = None
+    bench.unit.slice_shares = 0
     assert bench.ensure(entries[0]) == entries[0], "what is prepared stays"
     bench.slices.remove(entries[0])
     with pytest.raises(BusyError, match=r"is not shared any more.*sliceShares"):
