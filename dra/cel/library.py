@@ -69,7 +69,7 @@ def accepts(parse: Callable[[str], object]) -> Callable[[str], bool]:
 
 
 _ORDER = {"_<_": "less", "_<=_": "less_equals", "_>_": "greater", "_>=_": "greater_equals"}
-REPLACED = (*_ORDER, "string")
+REPLACED = tuple(_ORDER)
 """Functions of the standard library to leave out, since they are declared here."""
 
 _NUMBERS = {"int64": cel.Type.INT, "uint64": cel.Type.UINT, "double": cel.Type.DOUBLE}
@@ -92,20 +92,10 @@ def _operators() -> Iterable[Any]:
             for one, other in permutations(_NUMBERS, 2)
         ]
         yield cel.FunctionDecl(name, [*alike, *mixed])
-    standard = [_overload(f"{kind}_to_string", STRING, t) for kind, t in _KINDS.items()]
-    own = cel.Overload("map_to_string", return_type=STRING, parameters=[MAP], impl=_string)
-    yield cel.FunctionDecl("string", [*standard, own])
 
 
 def _overload(overload_id: str, returns: Any, *parameters: Any) -> Any:
     return cel.Overload(overload_id, return_type=returns, parameters=[*parameters])
-
-
-def _string(value: dict[str, str]) -> str:
-    for kind in ("ip", "cidr"):
-        if kind in value:
-            return value[kind]
-    raise TypeError("string() takes no such operand")
 
 
 _STRINGS = cel.Type.List(cel.Type.STRING)
@@ -131,30 +121,10 @@ def _find_all(text: str, pattern: str, limit: int = -1) -> list[str]:
     return list(found) if limit < 0 else list(islice(found, limit))
 
 
-_MOST = 100_000
-"""Upper bound on the elements of ``lists.range``: no selector may fill the memory."""
-
-_ELEMENTS = (
-    INT,
-    STRING,
-    BOOL,
-    LIST,
-    MAP,
-    cel.Type.DOUBLE,
-    cel.Type.UINT,
-    cel.Type.BYTES,
-    cel.Type.DURATION,
-    cel.Type.TIMESTAMP,
-    cel.Type.NULL,
-)
-"""Types of elements with an overload each: none of our overloads can take every type."""
-
 _UNRETURNABLE = {datetime: "timestamps", timedelta: "durations", bytearray: "bytes"}
 
 _ATTRIBUTES = (INT, STRING, BOOL, MAP)
 """Types that an attribute may have; a version is a map."""
-
-_ANY_MAP = cel.Type.Map(DYN, DYN)
 
 
 def _lists() -> Iterable[Any]:
@@ -163,25 +133,10 @@ def _lists() -> Iterable[Any]:
     yield declare("sum", method(_sum, DYN, LIST))
     yield declare("min", method(_of_some(min), DYN, LIST))
     yield declare("max", method(_of_some(max), DYN, LIST))
-    yield declare("lists.range_", function(_range, LIST, INT))
-    yield declare(
-        "indexOf_",
-        *(method(_first, INT, LIST, element) for element in _ELEMENTS),
-        method(_first_in_text, INT, STRING, STRING),
-        method(_first_in_text, INT, STRING, STRING, INT),
-    )
-    yield declare(
-        "lastIndexOf_",
-        *(method(_last, INT, LIST, element) for element in _ELEMENTS),
-        method(_last_in_text, INT, STRING, STRING),
-        method(_last_in_text, INT, STRING, STRING, INT),
-    )
     yield declare(
         "includes",  # of attributes; with the gate DRAListTypeAttributes only
         *(method(_includes, BOOL, a, b) for a, b in product((*_ATTRIBUTES, LIST), _ATTRIBUTES)),
     )
-    yield declare("toMap_", method(lambda pairs: _merged({k: v} for k, v in pairs), _ANY_MAP, LIST))
-    yield declare("toMerged_", method(_merged, _ANY_MAP, LIST))
 
 
 def same(one: Any, other: Any) -> bool:
@@ -217,53 +172,8 @@ def _returnable(name: str, value: Any) -> Any:
     return value
 
 
-def _range(end: int) -> list[int]:
-    if end > _MOST:
-        raise ValueError(f"lists.range({end}) is too long")
-    return list(range(end))
-
-
-def _first(items: list[Any], wanted: Any) -> int:
-    return next((n for n, item in enumerate(items) if same(item, wanted)), -1)
-
-
-def _last(items: list[Any], wanted: Any) -> int:
-    found = _first(items[::-1], wanted)
-    return found if found < 0 else len(items) - 1 - found
-
-
-def _first_in_text(text: str, part: str, offset: int = 0) -> int:
-    return _found_in_text(text.find, text, part, offset) if part else offset
-
-
-def _last_in_text(text: str, part: str, offset: int | None = None) -> int:
-    if offset is None:
-        return text.rfind(part)
-
-    def find(wanted: str, start: int) -> int:
-        return text.rfind(wanted, 0, start + len(wanted))
-
-    return _found_in_text(find, text, part, offset) if part else offset
-
-
-def _found_in_text(find: Callable[[str, int], int], text: str, part: str, offset: int) -> int:
-    if offset < 0:
-        raise ValueError(f"index out of range: {offset}")
-    return find(part, offset) if offset < len(text) else -1
-
-
 def _includes(whole: Any, part: Any) -> bool:
     return any(same(item, part) for item in (whole if isinstance(whole, list) else [whole]))
-
-
-def _merged(maps: Iterable[dict[Any, Any]]) -> dict[Any, Any]:
-    found: dict[Any, Any] = {}
-    for entries in maps:
-        for key, value in entries.items():
-            if key in found:
-                raise ValueError(f"insert failed: key {key!r} already exists")
-            found[key] = value
-    return found
 
 
 def functions() -> list[Any]:

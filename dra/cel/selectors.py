@@ -17,11 +17,10 @@ from typing import Any
 
 from cel_expr_python import cel
 
-from dra.cel import formats, library
+from dra.cel import library
 from dra.cel.data import DeviceData, View, of_gpu
 from dra.cel.library import REPLACED
 from dra.cel.questions import Answer, Job, Selected, SelectorError, shortened
-from dra.cel.spelling import respelt
 from dra.common.cache import BoundedCache
 
 _LIBRARIES = {"strings": 2, "lists": 2, "sets": 0, "two-var-comprehensions": 0, "bindings": 0}
@@ -43,7 +42,20 @@ _LONGEST = 500
 """Upper bound on the characters of an error, which may quote a value of any length."""
 
 _OPTIONAL = re.compile(r"\*opaque\*|returned a result with an exception set")
-_TYPE_NAME = re.compile(r"undeclared reference to '(?:net|kubernetes)\.\w+'")
+_LACKING = re.compile(
+    r"undeclared reference to '("
+    r"(?:is)?(?:IP|CIDR|URL)|ip|cidr|url|format|unwrap(?:Opt)?|exists_one|(?:net|kubernetes)\.\w+)'"
+    r"|overload for '(indexOf|lastIndexOf)' applied to '\((?:list|dyn)"
+    r"|cel\.@(mapInsert)"
+)
+"""Names that Kubernetes' CEL has and the runtime has not, as the runtime's messages tell them."""
+
+_WORDS = {
+    "mapInsert": "transformMap, transformMapEntry",
+    "exists_one": "exists_one of two variables",
+    "indexOf": "indexOf of lists",
+    "lastIndexOf": "lastIndexOf of lists",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +85,7 @@ class Selectors:
     def __init__(self) -> None:
         self._env = cel.NewEnv(
             variables={"device": cel.Type.Map(cel.Type.STRING, cel.Type.DYN)},
-            functions=[*library.functions(), *formats.functions()],
+            functions=library.functions(),
             config=cel.NewEnvConfigFromYaml(_CONFIG),
         )
         self._compiled: BoundedCache[str, _Compiled] = BoundedCache(_MOST_COMPILED)
@@ -128,12 +140,11 @@ class Selectors:
         return self._compiled.get(expression, lambda: self._compile(expression))
 
     def _compile(self, expression: str) -> _Compiled:
-        spelling = respelt(expression)
         try:
-            program = self._env.compile(spelling.text)
+            program = self._env.compile(expression)
             returned = program.return_type()
         except RuntimeError as error:
-            return _Compiled(error=_readable(spelling.original(str(error))))
+            return _Compiled(error=_readable(str(error)))
         if returned not in (cel.Type.BOOL, cel.Type.DYN):
             return _Compiled(error=f"must evaluate to a boolean, not to {returned.name()}")
         return _Compiled(program=program, view=View.of(expression))
@@ -143,7 +154,7 @@ def _run(compiled: _Compiled, device: DeviceData) -> Verdict:
     data = {"device": compiled.view.complete(device)}
     try:
         result = compiled.program.eval(data=data)
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:  # ValueError: lists.range(-1)
         return Verdict(selected=False, error=_readable(str(error)))
     try:
         value = result.value()
@@ -174,8 +185,10 @@ def _readable(message: str) -> str:
             "supported by this driver, though Kubernetes has it; take the values out of optionals, "
             "with orValue() or value(), before they go in"
         )
-    if _TYPE_NAME.search(text):
+    if lacking := _LACKING.search(text):
+        name = next(filter(None, lacking.groups()))
         text += (
-            "; this driver's CEL has no names for types of Kubernetes, leave the test of type out"
+            f"; this driver has no {_WORDS.get(name, name)}, which kube-scheduler has where it "
+            "allocates: write the selector without it"
         )
     return text

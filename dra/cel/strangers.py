@@ -14,8 +14,18 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from dra.cel.data import DeviceData, device_data
-from dra.cel.spelling import TOKEN
 
+_TOKEN = re.compile(
+    r"""
+      (?P<text> (?i:rb?|br) (?: \"{3}.*?\"{3} | '{3}.*?'{3} | "[^"\n]*" | '[^'\n]*' )
+              | (?i:b?) (?: \"{3}(?:\\.|[^\\])*?\"{3} | '{3}(?:\\.|[^\\])*?'{3}
+                          | "(?:\\.|[^"\\\n])*" | '(?:\\.|[^'\\\n])*' ) )
+    | (?P<blank> \s+ | //[^\n]* )
+    | (?P<word> [A-Za-z_]\w* )
+    | (?P<other> . )
+    """,
+    re.VERBOSE | re.DOTALL,
+)
 _TEXT = re.compile(r"""(?:"([^"\\\n]*)"|'([^'\\\n]*)')""")
 _DOMAIN = re.compile(
     r"""device\s*\.\s*(?:attributes|capacity)\s*\[\s*\??\s*(?:"([^"\\]*)"|'([^'\\]*)')\s*\]"""
@@ -57,7 +67,7 @@ def _conjuncts(expression: str) -> list[str]:
     found: list[str] = []
     depth = start = 0
     before = ""
-    for match in TOKEN.finditer(expression):
+    for match in _TOKEN.finditer(expression):
         sign, pair = match[0], expression[match.start() : match.start() + 2]
         if sign in ("(", "[", "{"):
             depth += 1

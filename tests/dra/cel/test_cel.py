@@ -54,53 +54,19 @@ LIBRARIES = [
     "'abcabc'.findAll('b.')==['bc','bc']",
     "'abcabc'.findAll('b.',1).size()==1",
     "'x'.find('y') == ''",
-    "url('https://user@example.com:8443/a%20b?x=1&x=2').getHost()=='example.com:8443'",
-    "url('https://example.com:8443/a?x=1&x=2').getQuery()=={'x':['1','2']}",
-    "url('https://[::1]:80/').getHostname()=='::1' && url('https://e:80').getPort()=='80'",
-    "!isURL('a b') && isURL('/x')",
-    "ip('1.1.1.1').family()==4 && ip('::1').isLoopback()",
-    "isIP('fe80::1') && !isIP('fe80::1%eth0') && !isIP('::ffff:1.2.3.4')",
-    "ip.isCanonical('::1') && !ip.isCanonical('::0001')",
-    "cidr('10.0.0.0/8').containsIP('10.1.2.3') && !cidr('10.0.0.0/8').containsIP(ip('11.0.0.0'))",
-    "cidr('10.0.0.0/8').containsCIDR('10.1.0.0/16')",
-    "!cidr('10.1.0.0/16').containsCIDR(cidr('10.0.0.0/8'))",
-    "cidr('10.1.2.3/8').masked()==cidr('10.0.0.0/8') && cidr('10.1.2.3/8').prefixLength()==8",
-    "cidr('10.0.0.0/8').ip()==ip('10.0.0.0')",
-    "isCIDR('10.0.0.0/8') && !isCIDR('10.0.0.0/33')",
     "[[1],[2]].flatten()==[1,2] && [[[1]],[[2]]].flatten(2)==[1,2]",
     "[3,1].sort()==[1,3]",
     "[1,1].distinct()==[1]",
     "lists.range(3)==[0,1,2]",
-    "'abc'.indexOf('b')==1 && 'abcb'.lastIndexOf('b')==3",
     "[1,2].first().value()==1",
-    "ip('224.0.0.5').isLinkLocalMulticast() && ip('ff02::1').isLinkLocalMulticast()",
-    "ip('169.254.1.1').isLinkLocalUnicast() && ip('0.0.0.0').isUnspecified()",
-    "ip('8.8.8.8').isGlobalUnicast() && ip('10.0.0.1').isGlobalUnicast()",
-    "string(ip('::0001')) == '::1' && string(cidr('10.0.0.0/8')) == '10.0.0.0/8'",
-    "url('https://e/a%20b').getScheme() == 'https' && url('/a%20b').getEscapedPath() == '/a%20b'",
-    "[1, 2].indexOf(2) == 1 && [1, 2, 1].lastIndexOf(1) == 2 && [1].indexOf(3) == -1",
-    "[0.5].lastIndexOf(0.5) == 0 && [true, false].indexOf(false) == 1 && [1u].indexOf(2u) == -1",
-    "[dyn(true)].indexOf(dyn(1)) == -1",
-    "'abcabc'.indexOf('c', 3) == 5 && 'abcabc'.lastIndexOf('a', 2) == 0",
-    "'abc'.indexOf('') == 0 && 'abc'.lastIndexOf('') == 3 && 'abc'.indexOf('a', 9) == -1",
-    "'abc'.indexOf('', 2) == 2 && 'abc'.lastIndexOf('', 1) == 1 && 'abc'.lastIndexOf('a', 9) == -1",
     "[1, 2].reverse() == [2, 1]",
     "[2, 1].sortBy(n, n) == [1, 2] && ['bb', 'a'].sortBy(w, w.size()) == ['a', 'bb']",
     "['b', 'a'].sort()[0] == 'a'",
     "[1, 2].last().value() == 2 && ![].first().hasValue()",
-    "lists.range(-1) == []",
     "[1, 2].all(i, v, v == i + 1) && [1, 2].exists(i, v, v == 2 && i == 1)",
     "{'a': 1}.all(k, v, k == 'a' && v == 1) && !{'a': 1}.exists(k, v, v == 2)",
-    "[1, 2].existsOne(i, v, v > 1) && [1, 2].exists_one(i, v, v > 1)",
     "[1, 2].exists_one(v, v > 1) && ![1, 2].exists_one(v, v > 0)",
     "[1, 2].transformList(i, v, i + v) == [1, 3] && [1, 2].transformList(i, v, i > 0, v) == [2]",
-    "{'a': 1}.transformMap(k, v, v + 1) == {'a': 2}",
-    "{'a': 1, 'b': 2}.transformMap(k, v, v > 1, v) == {'b': 2}",
-    "['x'].transformMap(i, v, v) == {0: 'x'}",
-    "{'a': {'b': 1}}.transformMap(k, v, v.transformMap(l, w, w + 1)) == {'a': {'b': 2}}",
-    "{'a': 'b'}.transformMapEntry(k, v, {v: k}) == {'b': 'a'}",
-    "['x'].transformMapEntry(i, v, v == 'y', {v: i}) == {}",
-    f"{OWN}.transformMap(k, v, k == 'type', v) == {{'type': 'mig'}}",
     "optional.of(1).optMap(v, v + 1).value() == 2",
     "optional.of([1]).optFlatMap(v, v.first()).value() == 1",
     "optional.none().or(optional.of(3)).value() == 3 && !optional.ofNonZeroValue(0).hasValue()",
@@ -108,8 +74,6 @@ LIBRARIES = [
         "[1, ?optional.none()] == [1] && {?'a': optional.of(1)} == {'a': 1} "
         "&& {'a': 1}[?'b'].orValue(2) == 2"
     ),
-    "[optional.of(1), optional.none()].unwrapOpt() == [1]",
-    "optional.unwrap([optional.of(2)]) == [2] && optional.unwrap([]) == []",
     (
         "'%s has %d of %.2f, %x %X %o %b'.format(['a', 2, 1.0 / 3.0, 255, 'a', 8, 5]) "
         "== 'a has 2 of 0.33, ff 61 10 101'"
@@ -124,50 +88,14 @@ LIBRARIES = [
     "duration('90s').getMinutes() == 1 && duration('1h') > duration('59m')",
     "sets.contains([quantity('1'), quantity('2')], [quantity('1')])",
     "sets.contains([optional.of(1)], [optional.of(1)])",  # once ended the process
-    "!format.dns1123Label().validate('a-1').hasValue()",
-    (
-        "format.dns1123Label().validate('A.b').hasValue() "
-        "&& format.dns1123Label().validate('a.b').hasValue()"
-    ),
-    "format.dns1123Label().validate('-').value().size() == 1",
-    "!format.dns1123LabelPrefix().validate('a-').hasValue()",
-    (
-        "!format.dns1123Subdomain().validate('a.b').hasValue() "
-        "&& format.dns1123Subdomain().validate('a..b').hasValue()"
-    ),
-    "!format.dns1123SubdomainPrefix().validate('a.b-').hasValue()",
-    (
-        "!format.dns1035Label().validate('a1').hasValue() "
-        "&& format.dns1035Label().validate('1a').hasValue()"
-    ),
-    "!format.dns1035LabelPrefix().validate('a-').hasValue()",
-    (
-        "!format.qualifiedName().validate('a.b/c_D').hasValue() "
-        "&& format.qualifiedName().validate('a/b/c').hasValue()"
-    ),
-    "format.qualifiedName().validate('').value().size() == 2",
-    "format.qualifiedName().validate('/a').value().size() == 1",
-    "!format.labelValue().validate('').hasValue() && format.labelValue().validate('-').hasValue()",
-    "!format.uri().validate('https://a.b/').hasValue() && format.uri().validate('a b').hasValue()",
-    "!format.uuid().validate('123E4567-e89b12d3-a456-426614174000').hasValue()",
-    "format.uuid().validate('123e4567').hasValue()",
-    "!format.byte().validate('YWI=').hasValue() && format.byte().validate('').hasValue()",
-    (
-        "!format.date().validate('2020-02-29').hasValue() "
-        "&& format.date().validate('2021-02-29').hasValue()"
-    ),
-    "!format.datetime().validate('2020-01-31T10:00:00.5+01:00').hasValue()",
-    (
-        "format.datetime().validate('2020-01-31T24:00:00Z').hasValue() "
-        "&& format.datetime().validate('2020-01-31').hasValue()"
-    ),
-    "format.named('uuid').value().validate('x').hasValue() && !format.named('nothing').hasValue()",
-    "'.indexOf(' == '.indexOf(' && r'\\.validate(' != '[?0]'",
+    "'abc'.indexOf('b')==1 && 'abcb'.lastIndexOf('b')==3",
+    "'abcabc'.indexOf('c', 3) == 5 && 'abcabc'.lastIndexOf('a', 2) == 0",
+    "'abc'.indexOf('') == 0 && 'abc'.lastIndexOf('') == 3",
+    "'abc'.indexOf('', 2) == 2 && 'abc'.lastIndexOf('', 1) == 1",
+    "[1, 2].existsOne(i, v, v > 1)",
 ]
 """What Kubernetes adds to CEL; the real kube-scheduler agrees (tests/cluster)."""
 COSTLY = [
-    "['a'].indexOf(device.driver) == -1",
-    "[b'a'].indexOf(b'a') == 0 && [null].indexOf(null) == 0 && ['a'].lastIndexOf('a') == 0",
     "['b', 'a'].max() == 'b'",
     "['a', 'b'].join('-') == 'a-b'",
 ]
@@ -188,13 +116,9 @@ FAILING = [
     (f"{OWN}.profile.isLessThan(quantity('1'))", "overload"),
     (f"{OWN}.profile", "boolean"),
     ("[].min() == 1", "empty list"),
-    ("ip('x') == ip('y')", "IPv4"),
-    ("cidr('10.0.0.0') == cidr('10.0.0.0/8')", "10.0.0.0"),
     ("'a'.find('(') == ''", "missing )"),
-    ("url('a b').getHost() == ''", "URL"),
     ("'abc'.indexOf('a', -1) == 0", "out of range"),
-    ("['x', 'x'].transformMapEntry(i, v, {v: i}) == {}", "already exists"),
-    ("string(dyn(quantity('1'))) == '1'", "operand"),
+    ("string(dyn(quantity('1'))) == '1'", "overload"),
     ("optional.none().value() == 1", "none"),
     ("'%d'.format(['a']) == ''", "decimal"),
     ("[1].slice(0, 2) == []", "slice"),
@@ -203,7 +127,10 @@ FAILING = [
 UNSUPPORTED = [
     ("[duration('1s'), duration('2s')].sum() == duration('3s')", "sum() of durations"),
     ("[timestamp('2020-01-01T00:00:00Z')].max() == timestamp('2020-01-01T00:00:00Z')", "max()"),
-    ("lists.range(1000000).size() == 1000000", "too long"),
+    ("lists.range(-1) == []", "reserve"),
+    ("'abc'.indexOf('a', 9) == -1", "out of range"),
+    ("{'a': 1}.transformMap(k, v, v + 1) == {'a': 2}", "no transformMap, transformMapEntry"),
+    ("['x'].transformMapEntry(i, v, {v: i}) == {'x': 0}", "no transformMap, transformMapEntry"),
 ]
 """What Kubernetes has and we have not: said at run time."""
 
@@ -258,7 +185,6 @@ def test_a_pattern_cannot_keep_the_controller_busy() -> None:
         (f"{OWN}.exists(n, {OWN}[n] == 'x')", True),
         (f"{OWN}.existsOne(n, v, v == 'x')", True),
         (f"'%s'.format([{OWN}]) == ''", True),
-        ("format.uri().validate('').hasValue()", False),
         ("device.attributes['resource.kubernetes.io'].pcieRoot == 'pci0000:00'", True),
     ],
 )
