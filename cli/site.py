@@ -204,11 +204,6 @@ class GpuView:
         geometry = self.gpu.geometry
         return geometry.largest_placeable(self.usage) if geometry and self.open else None
 
-    def room_for(self, profile: Profile) -> int:
-        """Number of slices of a profile that could be made now, if no others were."""
-        geometry = self.gpu.geometry
-        return geometry.most([profile], self.usage) if geometry and self.open else 0
-
     @property
     def is_free_whole(self) -> bool:
         """True if MIG is off and no claim has the GPU or a share of it."""

@@ -16,7 +16,6 @@ EXAMINATIONS: Mapping[str, Examination] = {
     "crd": installation.definition,
     "classes": installation.classes,
     "rights": installation.rights,
-    "limits": installation.limits,
     "controller": nodes.controller,
     "installations": nodes.installations,
     "plugin": nodes.plugins,

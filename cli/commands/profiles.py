@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from cli.drawing import rooms_of
 from cli.facts import read_site
 from cli.output import Exit, counted, natural
 from cli.session import Session
@@ -46,11 +47,10 @@ def run(session: Session, *, node: Sequence[str]) -> int:
 
 def _rows(geometry: Geometry, group: Sequence[GpuView]) -> Iterator[tuple[str, ...]]:
     """A row for each profile of a geometry, the smallest first, with its use on ``group``."""
-    usable = [p for p in geometry.profiles if p.placements]
+    usable, rooms = [p for p in geometry.profiles if p.placements], rooms_of(group)
     for profile in sorted(usable, key=lambda p: (p.memory_mib, p.compute_slices, p.name)):
-        gpus = sum(bool(geometry.free_placements(v.usage, profile)) for v in group if v.open)
         used = [{s.placement for s in v.slots if s.profile_id == profile.id} for v in group]
-        free = sum(view.room_for(profile) for view in group)
+        room = rooms.get(profile.name)  # none where MIG mode is off
         yield (
             profile.name,
             class_name(profile.name),
@@ -59,5 +59,5 @@ def _rows(geometry: Geometry, group: Sequence[GpuView]) -> Iterator[tuple[str, .
             f"{profile.compute_slices}/{geometry.compute_slices}",
             f"{{{','.join(str(p.start) for p in profile.placements)}}}:{profile.memory_slices}",
             str(sum(map(len, used))),
-            f"{free} on {counted(gpus, 'GPU')}" if free else "none",
+            f"{room.free} on {counted(len(room.nodes), 'GPU')}" if room and room.free else "none",
         )

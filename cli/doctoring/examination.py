@@ -7,44 +7,20 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
-from cli.facts import CHART_NAME, ClusterFacts, is_component, read_facts
+from cli.facts import ClusterFacts, is_component, read_facts
 from cli.output import named, nameless
 from cli.session import Session
 from cli.site import GpuView
-from dra.common.resources import (
-    CUSTOM_RESOURCE_DEFINITIONS,
-    MIG_NODES,
-    MUTATING_POLICIES,
-    MUTATING_POLICY_BINDINGS,
-    NAMESPACES,
-    Obj,
-    Resource,
-    at,
-)
-from dra.kube.errors import ForbiddenError, ObjectNotFoundError
-
-_OF_CHART = f"app.kubernetes.io/name={CHART_NAME}"
-_REWRITING = "-pod-limits"
-_BEFORE_1_36 = "v1beta1"
-"""The version of mutating policies, where their feature gate is on."""
-_OPTED_IN = "mig.dra.dev/limits=claims"
+from dra.common.resources import Obj
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Objects that were read; None stands for a kind that may not be read.
-
-    ``by_limits``: namespaces whose pods may ask by limits. ``rewriters``: the chart's policies
-    that turn limits into claims.
-    """
+    """Objects that were read. ``version``: that of the API server."""
 
     facts: ClusterFacts
     now: datetime
     version: str = ""
-    served: tuple[str, ...] | None = None
-    definition: Obj | None = None
-    by_limits: tuple[str, ...] = ()
-    rewriters: tuple[str, ...] | None = None
 
     def pods_of(self, *components: str) -> list[Obj]:
         """Pods of the driver's ``components``, by the names that the chart gives these."""
@@ -54,61 +30,11 @@ class Evidence:
 
 def gather(session: Session) -> Evidence:
     """Read all evidence from the cluster."""
-    opted_in = _listed(session, NAMESPACES, labels=_OPTED_IN)
     return Evidence(
         facts=read_facts(session, ""),
         now=session.now(),
         version=str(session.api.read("/version").get("gitVersion", "")),
-        served=_served(session),
-        definition=_definition(session),
-        by_limits=tuple(n["metadata"]["name"] for n in opted_in or ()),
-        rewriters=rewriters(session),
     )
-
-
-def _served(session: Session) -> tuple[str, ...] | None:
-    """Versions of resource.k8s.io that the server has.
-
-    Empty when it does not know the group, None when the group may not be read.
-    """
-    try:
-        group = session.api.read("/apis/resource.k8s.io")
-    except ObjectNotFoundError:
-        return ()
-    except ForbiddenError:
-        return None
-    return tuple(str(v["version"]) for v in at(group, "versions"))
-
-
-def _definition(session: Session) -> Obj | None:
-    try:
-        return session.api.get(CUSTOM_RESOURCE_DEFINITIONS, str(MIG_NODES))
-    except (ObjectNotFoundError, ForbiddenError):
-        return None
-
-
-def rewriters(session: Session) -> tuple[str, ...] | None:
-    """Policies of the chart that turn limits into claims; None if they may not be read."""
-    policies, bindings = (
-        _listed(session, resource, labels=_OF_CHART)
-        or _listed(session, replace(resource, version=_BEFORE_1_36), labels=_OF_CHART)
-        for resource in (MUTATING_POLICIES, MUTATING_POLICY_BINDINGS)
-    )
-    if policies is None or bindings is None:
-        return None
-    bound = {str(binding["spec"]["policyName"]) for binding in bindings}
-    named = [str(each["metadata"]["name"]) for each in policies]
-    return tuple(name for name in named if name in bound and name.endswith(_REWRITING))
-
-
-def _listed(session: Session, resource: Resource, *, labels: str) -> list[Obj] | None:
-    """Objects of a kind, none of a kind that the server lacks; None if they may not be read."""
-    try:
-        return session.api.list(resource, label_selector=labels).items
-    except ObjectNotFoundError:
-        return []
-    except ForbiddenError:
-        return None
 
 
 class Status(StrEnum):

@@ -1,11 +1,9 @@
-"""Checks of what the cluster offers, of what was installed into it, and of other drivers."""
+"""Checks of what was installed into the cluster, and of DCGM beside it."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
-from api.crds import mignode_definition
 from cli.doctoring.examination import Check, Evidence, fail, ok, unknown, warn
 from cli.output import counted, named
 from cli.site import NodeView
@@ -17,52 +15,24 @@ from dra.claims.classes import (
     offered_profiles,
 )
 from dra.common.program import page
-from dra.common.resources import PODS, Obj, at
+from dra.common.resources import PODS
 from dra.gpu.names import class_name
 
-_OLDEST = (1, 34)
-_CHART = f"install or upgrade the chart ({page('install.md')})"
 _DCGM = "dcgm"
 
 
 def kubernetes(evidence: Evidence) -> Iterator[Check]:
-    """Check the server's version, and that it serves resource.k8s.io/v1."""
-    version = evidence.version or "of unknown version"
-    if evidence.served is None:
-        yield unknown(f"Kubernetes {version}: its API groups may not be read")
-    elif "v1" not in evidence.served:
-        have = ", ".join(evidence.served) or "nothing"
-        yield fail(
-            f"Kubernetes {version} serves {have} of resource.k8s.io, not v1",
-            "use Kubernetes 1.34 or newer, where this API is generally available",
-        )
-    elif (number := _number(evidence.version)) is not None and number < _OLDEST:
-        yield warn(f"Kubernetes {version} is older than any that was tested (1.34)")
-    else:
-        yield ok(f"Kubernetes {version} serves resource.k8s.io/v1")
+    """Tell the server's version."""
+    yield ok(f"Kubernetes {evidence.version or 'of unknown version'}")
 
 
 def definition(evidence: Evidence) -> Iterator[Check]:
-    """Check that the CustomResourceDefinition is there, and as new as this program."""
-    if not evidence.facts.installed:
-        yield fail("the cluster does not know mignodes.mig.dra.dev", _CHART)
-        return
-    if evidence.definition is None:
-        yield unknown("MigNodes are there; their definition may not be read")
-        return
-    versions = evidence.definition["spec"]["versions"]
-    served = [v for v in versions if v["name"] == "v1alpha1" and v.get("served")]
-    if not served:
-        yield fail("mignodes.mig.dra.dev does not serve v1alpha1", _CHART)
-        return
-    schema = at(served[0], "schema", "openAPIV3Schema", default={})
-    if lacking := sorted(set(_fields(_own_schema())) - set(_fields(schema))):
-        yield fail(
-            f"the definition of mignodes.mig.dra.dev is too old: it drops {named(lacking)}",
-            f"upgrade the chart, which has the definition ({page('install.md')})",
-        )
-        return
-    yield ok("mignodes.mig.dra.dev is served and has every field")
+    """Check that the CustomResourceDefinition is there."""
+    if evidence.facts.installed:
+        yield ok("mignodes.mig.dra.dev is served")
+    else:
+        chart = f"install or upgrade the chart ({page('install.md')})"
+        yield fail("the cluster does not know mignodes.mig.dra.dev", chart)
 
 
 def classes(evidence: Evidence) -> Iterator[Check]:
@@ -109,27 +79,6 @@ def rights(evidence: Evidence) -> Iterator[Check]:
         yield ok("you may read everything")
 
 
-def limits(evidence: Evidence) -> Iterator[Check]:
-    """Check that something turns limits into claims where namespaces opted in.
-
-    Without that, pods in such namespaces wait for ever.
-    """
-    if not evidence.by_limits:
-        return
-    spaces = named(sorted(evidence.by_limits))
-    if evidence.rewriters is None:
-        yield unknown("admission policies may not be read")
-    elif not evidence.rewriters:
-        yield fail(
-            f"namespace {spaces} opted in, and nothing makes claims of its pods' limits: the "
-            "chart's admission policy is missing",
-            f"{_CHART} with podLimits.enabled, on Kubernetes 1.36 or newer (1.35: with the gate "
-            "MutatingAdmissionPolicy); pods that were made without it have to be made anew",
-        )
-    else:
-        yield ok(f"limits become claims in namespace {spaces}")
-
-
 def monitors(evidence: Evidence) -> Iterator[Check]:
     """Check that DCGM is on no node with slices.
 
@@ -154,24 +103,3 @@ def monitors(evidence: Evidence) -> Iterator[Check]:
         yield unknown("pods may not be read")
     else:
         yield ok("DCGM is on no node with slices")
-
-
-def _own_schema() -> Obj:
-    """The schema of MigNodes that this program knows."""
-    (version,) = mignode_definition()["spec"]["versions"]
-    found: Obj = version["schema"]["openAPIV3Schema"]
-    return found
-
-
-def _fields(schema: Obj, path: str = "") -> Iterator[str]:
-    """Paths of all fields below a schema."""
-    for name, inner in at(schema, "properties", default={}).items():
-        yield f"{path}{name}"
-        yield from _fields(inner, f"{path}{name}.")
-    if items := schema.get("items"):
-        yield from _fields(items, path)
-
-
-def _number(version: str) -> tuple[int, int] | None:
-    found = re.match(r"v?(\d+)\.(\d+)", version)
-    return (int(found[1]), int(found[2])) if found else None

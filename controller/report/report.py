@@ -270,8 +270,8 @@ class Reporter:
             message = (
                 f"nothing is allocated on node {node}, as its MigNode cannot be read: {problem}; "
                 "compare the versions of the node's plugin, the controller and the resource "
-                "definition (kubectl mig doctor), and see who wrote it (kubectl get mignode "
-                f"{node} --show-managed-fields -o yaml)"
+                f"definition, and see who wrote it (kubectl get mignode {node} "
+                "--show-managed-fields -o yaml)"
             )
             obstacle = Obstacle(Reason.MIGNODE_UNREADABLE, message)
             self._say("", obstacle, [_node(node)], said=(self._said, f"mignode {node}"))

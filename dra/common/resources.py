@@ -90,7 +90,6 @@ class Resource:
 
 
 _DRA = "resource.k8s.io"
-_ADMISSION = "admissionregistration.k8s.io"
 
 
 def _v1(group: str, kind: str, *, namespaced: bool = False) -> Resource:
@@ -114,5 +113,3 @@ RESOURCE_SLICES = _v1(_DRA, "ResourceSlice")
 DEVICE_CLASSES = _v1(_DRA, "DeviceClass")
 MIG_NODES = Resource("mig.dra.dev", "v1alpha1", "mignodes", "MigNode", namespaced=False)
 CUSTOM_RESOURCE_DEFINITIONS = _v1("apiextensions.k8s.io", "CustomResourceDefinition")
-MUTATING_POLICIES = _v1(_ADMISSION, "MutatingAdmissionPolicy")
-MUTATING_POLICY_BINDINGS = _v1(_ADMISSION, "MutatingAdmissionPolicyBinding")

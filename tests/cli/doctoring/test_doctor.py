@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from api.crds import mignode_definition
-from cli.doctoring.examination import Check, Evidence, Status, gather, rewriters
-from cli.doctoring.installation import definition, limits, rights
+from cli.doctoring.examination import Evidence, gather
+from cli.doctoring.installation import rights
 from cli.facts import ClusterFacts
 from cli.output import Output
 from cli.session import Session
@@ -22,15 +20,11 @@ from dra.common.resources import (
     CUSTOM_RESOURCE_DEFINITIONS,
     DEVICE_CLASSES,
     MIG_NODES,
-    NAMESPACES,
     NODES,
     PODS,
     RESOURCE_CLAIMS,
-    Obj,
-    Resource,
 )
 from dra.gpu.inventory import GpuHealth, Publication
-from dra.kube.errors import ObjectNotFoundError
 from dra.pods.residents import Hosts
 from tests.cli.conftest import Mig
 from tests.cli.world import World
@@ -285,59 +279,6 @@ def test_dcgm_beside_slices_is_said_before_it_holds_one(
     assert ("node-a" in message) is (status == "warn")
 
 
-def of_chart(name: str, **spec: str) -> Obj:
-    return {"metadata": {"name": name}, "spec": spec}
-
-
-POLICY = of_chart("x-controller-pod-limits")
-REWRITERS: dict[str, tuple[list[Obj], list[Obj], tuple[str, ...]]] = {
-    "none": ([], [], ()),
-    "policy": (
-        [POLICY],
-        [of_chart("b", policyName="x-controller-pod-limits")],
-        ("x-controller-pod-limits",),
-    ),
-    "unbound": ([POLICY], [], ()),
-    "only bound": ([], [of_chart("b", policyName="x-controller-pod-limits")], ()),
-    "another": (
-        [of_chart("x-claim-finalizer")],
-        [of_chart("b", policyName="x-claim-finalizer")],
-        (),
-    ),
-}
-
-
-@pytest.mark.parametrize("version", ["v1", "v1beta1"])
-@pytest.mark.parametrize("case", REWRITERS)
-def test_limits_that_nothing_makes_claims_of_are_said(case: str, version: str) -> None:
-    """Their pods wait at kube-scheduler, which knows nothing of it, for ever."""
-    policies, bindings, found = REWRITERS[case]
-    served = {"MutatingAdmissionPolicy": policies, "MutatingAdmissionPolicyBinding": bindings}
-
-    def listed(resource: Resource, **_: str) -> SimpleNamespace:
-        if resource.version != version:
-            raise ObjectNotFoundError("not served", status=404)
-        return SimpleNamespace(items=served[resource.kind])
-
-    session = cast("Session", SimpleNamespace(api=SimpleNamespace(list=listed)))
-    assert rewriters(session) == found
-    [check] = limits(evidence(by_limits=("by-limits",), rewriters=found))
-    assert check.status == ("ok" if found else "fail")
-    assert "by-limits" in check.message
-
-
-def test_namespaces_that_opted_in_are_found(healthy: World, mig: Mig) -> None:
-    labels = {"mig.dra.dev/limits": "claims"}
-    healthy.api.create(NAMESPACES, {"metadata": {"name": "by-limits", "labels": labels}})
-    try:
-        code, found = checks(mig)
-    finally:
-        healthy.api.delete(NAMESPACES, "by-limits")
-    [(status, message)] = found["limits"]
-    assert (code, status) == (1, "fail")
-    assert "by-limits" in message
-
-
 def later(world: World) -> Any:
     """The doctor's findings about claims, an hour from now."""
     from cli.doctoring.nodes import claims
@@ -424,24 +365,3 @@ def test_what_the_caller_may_not_read_is_told() -> None:
     blind = replace(made, facts=replace(made.facts, unread=("pods",)))
     (check,) = rights(blind)
     assert (check.status, "you may not read pods" in check.message) == ("warn", True)
-
-
-def checked(changed: Obj) -> Check:
-    (check,) = definition(evidence(definition=changed))
-    return check
-
-
-@pytest.mark.parametrize(
-    "path", ["spec.drain", "status.mode", "status.gpus.sliceSharing", "status.cdiHook"]
-)
-def test_one_that_lacks_a_field_is_too_old_and_the_field_is_named(path: str) -> None:
-    changed = mignode_definition()
-    schema = changed["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    *steps, last = path.split(".")
-    for step in steps:
-        schema = schema["properties"][step]
-        schema = schema.get("items", schema)
-    del schema["properties"][last]
-    check = checked(changed)
-    assert check.status is Status.FAIL
-    assert path in check.message

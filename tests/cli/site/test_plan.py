@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from msgspec import structs
 
 from dra.common.resources import PODS, RESOURCE_CLAIMS
@@ -137,3 +139,9 @@ def test_placements_and_what_is_free_can_be_read(world: World, mig: Mig) -> None
     assert rows["1g.5gb"].split()[-6:] == ["{0,1,2,3,4,5,6}:1", "0", "11", "on", "2", "GPUs"]
     assert rows["1g.5gb+me"].endswith("2 on 2 GPUs"), "one a GPU, at whichever placement"
     assert rows["7g.40gb"].split()[-6:] == ["{0}:8", "0", "1", "on", "1", "GPU"]
+
+
+def test_profiles_of_gpus_out_of_mig_mode_are_listed_without_room(world: World, mig: Mig) -> None:
+    world.add_node("node-a", replace(gpu(0, "node-a"), mig_enabled=False))
+    rows = {line.split()[0]: line for line in mig("profiles").out.splitlines() if "mig-" in line}
+    assert rows["7g.40gb"].split()[-2:] == ["0", "none"]
