@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from cli.linting.administration import check_layouts, check_quota
-from cli.linting.claims import Manifests, check_claim, check_class
+from cli.linting.claims import ClaimSpec, Manifests, check_claim, check_class
 from cli.linting.documents import Document, Level, Remark, read_files, text
 from cli.linting.pods import CLAIM_FIELDS, NOT_LOOKED_AT, PodSpec, check_pod, pods_of
 from cli.output import Exit, Output, counted
@@ -44,16 +44,21 @@ def run(out: Output, *, file: Sequence[str], strict: bool, hints: bool, driver: 
 
 def _check(documents: Sequence[Document], kinds: Kinds, driver: str) -> Iterator[Remark]:
     known = Manifests({}, {}, kinds, driver)
-    pods: list[PodSpec] = []
+    pods, specs, classes = list[PodSpec](), list[ClaimSpec](), list[Document]()
     for document in documents:
         for found in (*pods_of(document), *known.add(document)):
-            if isinstance(found, PodSpec):
-                pods.append(found)
-            else:
-                yield found
-    for each in known.classes.values():
+            match found:
+                case PodSpec():
+                    pods.append(found)
+                case ClaimSpec():
+                    specs.append(found)
+                case Document():
+                    classes.append(found)
+                case Remark():
+                    yield found
+    for each in classes:
         yield from check_class(each, known)
-    for spec in known.claims.values():
+    for spec in specs:
         yield from check_claim(spec, known)
     for pod in pods:
         yield from check_pod(pod, known)
@@ -62,7 +67,7 @@ def _check(documents: Sequence[Document], kinds: Kinds, driver: str) -> Iterator
         yield from check_quota(document)
     places = [place for document in documents for _, place in document.mappings]
     named = {text(place, field) for place in places for field in CLAIM_FIELDS}
-    for spec in known.claims.values():
+    for spec in specs:
         if pods and spec.document.name not in named:
             message = "no pod in these files names it: claims are allocated for pods"
             yield spec.document.remark(Level.WARNING, ("metadata", "name"), message)

@@ -71,22 +71,27 @@ class ClaimSpec:
 
 @dataclass(frozen=True)
 class Manifests:
-    """The objects of all files, which refer to each other. ``kinds``: evaluates selectors."""
+    """The objects of all files, which refer to each other. ``kinds``: evaluates selectors.
+
+    Of several with one name, others refer to the last.
+    """
 
     classes: dict[str, Document]
     claims: dict[Key, ClaimSpec]
     kinds: Kinds
     driver: str
 
-    def add(self, document: Document) -> Iterator[Remark]:
-        """Take a claim, template or class; yields the remark about one of a wrong shape."""
+    def add(self, document: Document) -> Iterator[Remark | ClaimSpec | Document]:
+        """Take a claim, template or class; yields it, or the remark about one of a wrong shape."""
         for found in about_devices(document):
             if isinstance(found, Remark):
                 yield found
             elif not document.is_a(DEVICE_CLASSES):
-                self.claims[document.kind, document.key] = ClaimSpec(*found)
+                self.claims[document.kind, document.key] = spec = ClaimSpec(*found)
+                yield spec
             elif document.name:
                 self.classes[document.name] = found[0]
+                yield found[0]
 
     @cached_property
     def _profiles(self) -> set[str]:

@@ -300,5 +300,17 @@ def test_anything_that_is_yaml_is_survived(lint: Command) -> None:
         sys.setrecursionlimit(limit)
 
 
+def test_of_objects_with_one_name_each_is_looked_at(lint: Command) -> None:
+    wrong = TEMPLATE + CONFIG.replace("spread", "nearest")
+    quota = CLASS.replace("mine", "mine, annotations: {mig.dra.dev/devices-per-namespace: four}")
+    Path("later.yaml").write_text(f"{POD}{TEMPLATE}---\n{CLASS}")
+    ran = lint(f"{wrong}---\n{quota}", "later.yaml", "-o", "json")
+    errors = [r for r in ran.json["remarks"] if r["level"] == "error"]
+    assert {(r["file"], r["object"]) for r in errors} == {
+        ("f.yaml", "ResourceClaimTemplate t"),
+        ("f.yaml", "DeviceClass mine"),
+    }
+
+
 def test_a_file_that_is_not_there_is_not_found(lint: Command) -> None:
     assert main(["lint", "absent.yaml"]) == 4
