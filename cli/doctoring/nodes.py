@@ -47,7 +47,9 @@ def controller(evidence: Evidence) -> Iterator[Check]:
         yield unknown("leases may not be read")
     elif leader:
         made = counted(len(pods), "controller pod") if pods else "it runs outside the cluster"
-        yield ok(f"{leader} leads; {made}")
+        said = f"{leader} leads; {made}"
+        led = evidence.facts.led
+        yield warn(f"{said}; {led}", "ask again in some seconds") if led else ok(said)
     elif pods:
         names = named([f"{p['metadata']['namespace']}/{p['metadata']['name']}" for p in pods])
         yield fail(

@@ -81,30 +81,32 @@ def find_seated(
     held = [facts.claims[s.claim.key].claim for s in seats if s.claim.key in facts.claims]
     text = find_unseen(pod.obj, pod.claims, dict.fromkeys(held))
     unseen = (finding(Reason.UNSEEN, text),) if text else ()
-    if pod.deleting:
-        return Progress.ENDING, (_ending(pod, facts, told), *troubles)
-    if not pod.node:
+    if not pod.node and not pod.deleting:
         return Progress.ALLOCATED, (*troubles, elsewhere or _unbound(pod, facts, told), *unseen)
     node = facts.hosts.facts.get(pod.node)
-    if facts.nodes and (node is None or any(t["key"] in NOT_READY for t in node.taints)):
+    if (
+        pod.node
+        and facts.nodes
+        and (node is None or any(t["key"] in NOT_READY for t in node.taints))
+    ):
         reason = MisfitReason.NOT_READY if node is not None else MisfitReason.NO_NODE
         state = "is not ready" if node is not None else "does not exist any more"
         troubles = (*troubles, finding(reason, f"node {pod.node} {state}"))
     elif silence := facts.site.silence(pod.node):
         troubles = (*troubles, finding(Why.PLUGIN_GONE, f"node {pod.node}: {silence}"))
+    if pod.deleting:
+        return Progress.ENDING, (_ending(pod, told), *troubles)
     if pod.phase == "Running":
         return Progress.RUNNING, (*troubles, *unseen)
     return Progress.STARTING, (*(troubles or (_starting(pod, facts, told),)), *unseen)
 
 
-def _ending(pod: Pod, facts: ClusterFacts, told: Sequence[Told]) -> Finding:
+def _ending(pod: Pod, told: Sequence[Told]) -> Finding:
     """Things that a pod which is being deleted waits for."""
     metadata = pod.obj["metadata"]
     waits = f"kubelet on {pod.node or 'no node'} to end its containers and give its devices back"
     if finalizers := at(metadata, "finalizers"):
         waits = f"its finalizers {', '.join(finalizers)}"
-    elif silence := facts.site.silence(pod.node):
-        waits = f"the plugin on {pod.node}, without which kubelet does not end it: {silence}"
     said = next((t for t in told if t.source == "kubelet"), None)
     event = f"; an event of kubelet says: {said.reason}: {said.message}" if said else ""
     since = f"it is being deleted, and is to be gone by {metadata['deletionTimestamp']}"

@@ -243,7 +243,17 @@ def fell_back(world: World) -> None:
     world.replace_gpus("node-a", gpu(0), publication=told)
 
 
+def overdue(world: World) -> None:
+    world.unlead()
+    world.lead(seconds_ago=9)
+
+
 WARNINGS: list[tuple[Callable[[World], object], str, str]] = [
+    (
+        overdue,
+        "controller",
+        "controller-0 leads; it runs outside the cluster; its lease was renewed",
+    ),
     (
         lambda w: w.add_bare_node("node-c", labels={"nvidia.com/gpu.present": "true"}),
         "plugin",

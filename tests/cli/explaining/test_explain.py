@@ -9,7 +9,7 @@ import pytest
 import yaml
 from msgspec import structs
 
-from dra.common.resources import PODS, RESOURCE_CLAIMS
+from dra.common.resources import NODES, PODS, RESOURCE_CLAIMS
 from dra.gpu.inventory import ClaimRef
 from tests.cli.conftest import Mig
 from tests.cli.explaining.situations import SITUATIONS, WAITS, Situation, all_taken, waiting_pod
@@ -321,8 +321,10 @@ def test_a_pod_that_is_being_deleted_says_what_it_waits_for(classes: World, mig:
     classes.fall_silent("node-a", minutes=3)
     shown = mig("explain", "p").out
     assert shown.startswith("pod default/p is being deleted\n")
-    assert "for the plugin on node-a, without which" in shown
-    assert "silent for 3m" in shown
+    assert "node node-a: its plugin has been silent for 3m\n    > look at the plugin's" in shown
+    classes.api.delete(NODES, "node-a")
+    classes.add_node("node-b")
+    assert "node node-a does not exist any more" in mig("explain", "p").out
 
 
 def test_a_lease_that_is_not_renewed_any_more_is_told_before_it_runs_out(
