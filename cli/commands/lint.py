@@ -44,30 +44,30 @@ def run(out: Output, *, file: Sequence[str], strict: bool, hints: bool, driver: 
 
 def _check(documents: Sequence[Document], kinds: Kinds, driver: str) -> Iterator[Remark]:
     known = Manifests({}, {}, kinds, driver)
-    pods, specs, classes = list[PodSpec](), list[ClaimSpec](), list[Document]()
-    for document in documents:
-        for found in (*pods_of(document), *known.add(document)):
-            match found:
-                case PodSpec():
-                    pods.append(found)
-                case ClaimSpec():
-                    specs.append(found)
-                case Document():
-                    classes.append(found)
-                case Remark():
-                    yield found
-    for each in classes:
-        yield from check_class(each, known)
-    for spec in specs:
-        yield from check_claim(spec, known)
+    found = [each for one in documents for each in (*pods_of(one), *known.add(one))]
+    pods = [each for each in found if isinstance(each, PodSpec)]
+    specs = [each for each in found if isinstance(each, ClaimSpec)]
+    for each in found:
+        match each:
+            case Remark():
+                yield each
+            case Document():
+                yield from check_class(each, known)
+            case ClaimSpec():
+                yield from check_claim(each, known)
     for pod in pods:
         yield from check_pod(pod, known)
     for document in documents:
         yield from check_layouts(document)
         yield from check_quota(document)
+    if pods:
+        yield from _check_use(specs, documents)
+
+
+def _check_use(specs: Sequence[ClaimSpec], documents: Sequence[Document]) -> Iterator[Remark]:
     places = [place for document in documents for _, place in document.mappings]
     named = {text(place, field) for place in places for field in CLAIM_FIELDS}
     for spec in specs:
-        if pods and spec.document.name not in named:
+        if spec.document.name not in named:
             message = "no pod in these files names it: claims are allocated for pods"
             yield spec.document.remark(Level.WARNING, ("metadata", "name"), message)

@@ -195,7 +195,8 @@ def _mode(node: NodeView) -> Iterator[Check]:
     for view in node.gpus:
         where, health = f"{node.name} {view.gpu.name}", view.gpu.health or GpuHealth()
         known = remedy_of(view, view.gpu.reason)
-        if node.inventory.is_drained(view.gpu.name):
+        drained = node.inventory.is_drained(view.gpu.name)
+        if drained:
             harmed = view.gpu.reason in HARMFUL
             yield warn(f"{where}: {view.blocked}", known if harmed else "").of_gpu(view)
         elif view.blocked and node.inventory.ready:
@@ -206,7 +207,7 @@ def _mode(node: NodeView) -> Iterator[Check]:
                 f"{view.blocked}{opened}",
                 known or page("troubleshooting.md#the-node-offers-nothing"),
             ).of_gpu(view)
-        for note in health.notes:
+        for note in () if drained else health.notes:
             yield warn(f"{where}: {note}").of_gpu(view)
     if node.gpus and all(v.gpu.reason == GpuReason.MIG_OFF for v in node.gpus):
         yield warn(
@@ -281,7 +282,8 @@ def instances(evidence: Evidence) -> Iterator[Check]:
                 continue
             troubled = True
             reason = _REASONS.get(slot.state, NodeReason.XID_ERROR)
-            known = remedy_of(view, view.gpu.reason if view.gpu.reason in HARMFUL else reason)
+            by_gpu = view.gpu.reason in HARMFUL or view.gpu.reason == GpuReason.RELEASED
+            known = remedy_of(view, view.gpu.reason if by_gpu else reason)
             if slot.state == "foreign":
                 text = f"{text}: its room is not given out"
             minor = slot.state in ("foreign", "reclaiming")

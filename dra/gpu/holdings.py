@@ -39,8 +39,9 @@ def why_blocked(gpu: Gpu, inventory: Inventory) -> str:
     if inventory.drain is not None and inventory.is_drained(gpu.name):
         why = f": {inventory.drain.reason}" if inventory.drain.reason else ""
         what = " ".join((inventory.node, *inventory.drain.gpus))
-        fault = f"; {gpu.unavailable}" if gpu.reason in HARMFUL else ""
-        return f"drained{why} (kubectl mig resume {what}){fault}"
+        faults: tuple[str, ...] = (gpu.unavailable,) if gpu.reason in HARMFUL else ()
+        faults += gpu.health.notes if gpu.health is not None else ()
+        return "; ".join((f"drained{why} (kubectl mig resume {what})", *faults))
     if not inventory.ready:
         return f"driver not ready: {inventory.message}" if inventory.message else "driver not ready"
     if gpu.mig_enabled != gpu.mig_pending:

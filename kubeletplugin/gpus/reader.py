@@ -13,8 +13,10 @@ from msgspec import structs
 
 from dra.gpu.geometry import Geometry
 from dra.gpu.inventory import (
+    HARMFUL,
     Gpu,
     GpuFacts,
+    GpuHealth,
     GpuLayout,
     GpuReason,
     IdleInstance,
@@ -292,8 +294,20 @@ def describe(
         shares=0 if alone or card.mig_enabled else unit.shares,
         slice_shares=unit.slice_shares if card.mig_enabled else 0,
         **{f.name: getattr(card, f.name) for f in fields(GpuFacts)},
-        health=health(card.condition, mig=card.mig_enabled, open_in=unit.open_in),
+        health=_health(unit, failure[0]),
     )
+
+
+def _health(unit: GpuUnit, failure: str) -> GpuHealth | None:
+    """The driver's word; of a GPU that is released for ``failure``, what harmed it until then."""
+    card = unit.card
+    found = health(card.condition, mig=card.mig_enabled, open_in=unit.open_in)
+    harm = unit.seen.reason if unit.seen is not None else ""
+    if unit.unhealthy and not harm:
+        harm = GpuReason.XID_ERROR
+    if failure != GpuReason.RELEASED or harm not in HARMFUL:
+        return found
+    return structs.replace(found or GpuHealth(), notes=(f"{harm} when it was released",))
 
 
 def _instances(

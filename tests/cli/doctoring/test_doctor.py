@@ -134,7 +134,7 @@ def stuck_finalizer(world: World) -> None:
 
 
 def gpu_lost(world: World, **fields: Any) -> None:
-    sick = gpu(0, unavailable="it fell off the bus", reason="GpuLost", **fields)
+    sick = gpu(0, **{"unavailable": "it fell off the bus", "reason": "GpuLost"} | fields)
     held = instance("1g.5gb", 3, uid="c", state="reclaiming")
     world.replace_gpus("node-a", replace(sick, instances=(held,)))
 
@@ -151,6 +151,13 @@ def test_one_reason_has_one_remedy_for_a_gpu_and_what_is_on_it(healthy: World, m
     assert drained["message"].endswith("(kubectl mig resume node-a gpu-0); it fell off the bus")
     assert drained["remedy"] == reset
     assert "it fell off the bus" in mig("map").out
+    told = GpuHealth(notes=("GpuLost when it was released",))
+    gpu_lost(healthy, reason="GpuReleased", health=told)
+    healthy.api.patch(MIG_NODES, name, {"spec": {"drain": {"gpus": ["gpu-0"], "reason": "why"}}})
+    assert "(kubectl mig resume node-a gpu-0); GpuLost when it was released" in mig("map").out
+    checks_of = {c["name"]: c for c in mig("doctor", "-o", "json").json["checks"]}
+    assert checks_of["modes"]["message"].endswith("gpu-0); GpuLost when it was released")
+    assert checks_of["instances"]["remedy"].startswith("kubectl mig resume node-a gpu-0")
 
 
 def words(value: object) -> str:

@@ -10,7 +10,7 @@ import pytest
 from kubeletplugin.nvml.events import RESET_XIDS
 from sim.nvml.cabi import Return
 from sim.nvml.gpus.clients import HeldError
-from sim.nvml.machine import GpuSpec
+from sim.nvml.machine import GpuSpec, Machine
 from sim.nvml.products import OTHERS, Variants
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.releasing import (
@@ -98,6 +98,30 @@ def test_looking_at_the_hardware_does_not_open_what_is_released(rig: Rig) -> Non
     wait_for("the other GPU to be watched", heard)
     wait_for("the GPUs held", lambda: held(rig) == [1])
     assert [g["name"] for g in rig.mignode()["status"]["gpus"]] == ["gpu-0", "gpu-1"]
+
+
+@pytest.mark.parametrize(
+    ("variants", "harm", "reason"),
+    [
+        (Variants(), lambda m: m.lose(0), "GpuLost"),
+        (Variants(), lambda m: m.ask_recovery(0, 1), "GpuRecoveryRequired"),
+        (Variants(recovery_action="none"), lambda m: m.raise_event(0, 79), "XidError"),
+    ],
+    ids=["lost", "by verdict", "by XID"],
+)
+def test_what_harmed_a_gpu_is_told_after_its_release(
+    rig: Rig, harm: Callable[[Machine], object], reason: str
+) -> None:
+    harm(rig.machine)
+    wait_for("the harm", lambda: reasons(rig) == [reason, ""])
+    drain(rig, "gpu-0")
+    wait_released(rig, 0)
+    notes = rig.mignode()["status"]["gpus"][0]["health"]["notes"]
+    assert notes == [f"{reason} when it was released"]
+    rig.machine.recover(0)
+    resume(rig)
+    wait_released(rig)
+    assert not rig.mignode()["status"]["gpus"][0].get("health", {}).get("notes")
 
 
 def test_a_gpu_is_not_released_while_a_claim_is_prepared_on_it(rig: Rig) -> None:
