@@ -218,14 +218,3 @@ class Output:
 
     def _paint(self, text: str, code: str) -> str:
         return f"\x1b[{code}m{text}\x1b[0m" if self.style.color and text else text
-
-
-def version() -> str:
-    """Version of the installed package, or why there is none."""
-    from importlib.metadata import PackageNotFoundError  # noqa: PLC0415 - rarely asked for
-    from importlib.metadata import version as installed  # noqa: PLC0415 - as above
-
-    try:
-        return installed("dra-driver-nvidia-mig")
-    except PackageNotFoundError:
-        return "unknown: the package is not installed"

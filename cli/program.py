@@ -15,7 +15,7 @@ from click.core import ParameterSource
 from click.exceptions import NoArgsIsHelpError
 from click.shell_completion import CompletionItem, ShellComplete
 
-from cli.output import CliError, Exit, version
+from cli.output import CliError, Exit
 
 _NAME = "kubectl mig"
 _WITH_EQUALS = re.compile(r"^(-[onf])=")
@@ -113,12 +113,6 @@ def _offer_subject(ctx: click.Context, _: click.Parameter, last: str) -> list[Co
     elif len(given) == 1 and given[0] in kinds:
         found = _names(given[0], ctx)
     return [CompletionItem(name) for name in found if name.startswith(last)]
-
-
-def _show_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:  # noqa: FBT001 - click's signature
-    if asked and not ctx.resilient_parsing:
-        click.echo(f"kubectl-mig {version()}")
-        ctx.exit()
 
 
 def _option(*names: str, text: str, **how: Any) -> click.Option:
@@ -326,20 +320,12 @@ _COMMANDS = (
 
 PROGRAM = _Program(
     commands={each.name or "": each for each in _COMMANDS},
-    params=[
-        *_shared(_WIDE),
-        _namespace(),
-        _flag(
-            "--version",
-            text="print the version",
-            is_eager=True,
-            expose_value=False,
-            callback=_show_version,
-        ),
-    ],
+    params=[*_shared(_WIDE), _namespace()],
     callback=lambda **_: None,
     help="See what the GPUs of a cluster hold, why claims wait, and what is wrong.",
     epilog=_EXIT_CODES,
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
+_SAID = "kubectl-mig %(version)s"
+click.version_option(package_name="dra-driver-nvidia-mig", message=_SAID)(PROGRAM)
