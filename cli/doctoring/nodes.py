@@ -33,6 +33,7 @@ _GPU_NODE = "nvidia.com/gpu.present"
 _DRIVER_NAME = "--driver-name="
 _PATIENCE = timedelta(minutes=2)
 """Time that a claim may take to go, or to get its pod, before it is reported."""
+_PLUGIN = "look at the plugin's DaemonSet, at its pod there with its log, and at the node"
 _REMOVE = (
     "see to what holds it; if its node is gone for good, delete the Node; without a controller: "
     "kubectl mig release <name> -n <namespace>"
@@ -133,16 +134,10 @@ def plugins(evidence: Evidence) -> Iterator[Check]:
             "delete it, if the node is gone for good: kubectl delete mignode <name>",
         )
     for node in site.nodes:
-        if not node.inventory.ready:
-            yield fail(
-                f"node {node.name}: {node.inventory.message or 'the plugin does not serve'}",
-                "look at the plugin's log on that node",
-            ).of_node(node.name)
-        if node.silence:
-            yield fail(
-                f"node {node.name}: {node.silence}; what its MigNode shows may be old",
-                "look at the plugin's DaemonSet, at its pod there with its log, and at the node",
-            ).of_node(node.name)
+        serves = node.inventory.ready and not node.silence
+        for why in node.faults:
+            said = f"node {node.name}: {why}"
+            yield (warn(said) if serves else fail(said, _PLUGIN)).of_node(node.name)
     without = [
         name
         for name, body in known.items()

@@ -149,9 +149,9 @@ class World:
         """The controller is gone."""
         self.api.delete(LEASES, leader_lease(DRIVER), namespace=LEADERS)
 
-    def add_plugin(self, node_name: str, *, ready: bool, tag: str = "0.1.0", **fields: Any) -> None:
+    def add_plugin(self, node_name: str, *, ready: bool, **fields: Any) -> None:
         """A pod of the plugin's DaemonSet; ``fields`` as of ``add_component``."""
-        image = f"example/kubelet-plugin:{tag}"
+        image = "example/kubelet-plugin:0.1.0"
         name = f"plugin-{node_name}"
         made = self.add_component("kubelet-plugin", name, image=image, node=node_name, **fields)
         condition = {"type": "Ready", "status": "True" if ready else "False"}

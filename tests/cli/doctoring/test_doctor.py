@@ -24,7 +24,7 @@ from dra.common.resources import (
     PODS,
     RESOURCE_CLAIMS,
 )
-from dra.gpu.inventory import GpuHealth, Publication
+from dra.gpu.inventory import GpuHealth, NodeMode, Publication
 from dra.pods.residents import Hosts
 from tests.cli.conftest import Mig
 from tests.cli.world import World
@@ -255,6 +255,11 @@ def overdue(world: World) -> None:
     world.lead(seconds_ago=9)
 
 
+def not_in_its_mode(world: World) -> None:
+    mode = NodeMode("layout", "failed", "halves", "gpu-0 has no 2g.10gb")
+    world.replace_gpus("node-a", gpu(0), mode=mode)
+
+
 WARNINGS: list[tuple[Callable[[World], object], str, str]] = [
     (
         overdue,
@@ -269,6 +274,7 @@ WARNINGS: list[tuple[Callable[[World], object], str, str]] = [
     (foreign, "instances", "1g.5gb at 3:1 is foreign"),
     (someone_elses_class, "classes", "mig-3g.20gb was made by somebody else"),
     (fell_back, "modes", "the gate is off"),
+    (not_in_its_mode, "plugin", "node node-a: layout halves is failed: gpu-0 has no 2g.10gb"),
     (to_be_remapped, "modes", "node-a gpu-0: a memory row is remapped soon"),
 ]
 
