@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import http.client
 import re
 from pathlib import Path
 
 from dra.common.resources import PODS
 from tests.cli.conftest import Mig
-from tests.cli.page.scenes import busy, end_pod, held, reference, say_waiting
+from tests.cli.page.scenes import busy, end_pod, held, many_gpus, reference, say_waiting
 from tests.cli.page.served import page_for, port_of, running_ui
 from tests.cli.world import World
 from tests.controller.helpers.objects import gpu
@@ -167,6 +168,18 @@ def test_a_port_that_is_taken_is_named(world: World, mig: Mig) -> None:
         ran = mig("ui", "--port", str(port_of(page)))
     assert ran.code == 2
     assert f"--port: cannot listen on {port_of(page)}: Address already in use" in ran.err
+
+
+def test_what_is_large_is_compressed(world: World) -> None:
+    for number in range(20):
+        world.add_mignode(f"node-{number}", *many_gpus(f"node-{number}", 8))
+    with page_for(world) as page:
+        page.loaded()
+        plain = page.ask("/data?since=0").body
+        answer = page.ask("/data?since=0", Accept_Encoding="gzip, br")
+        assert answer.headers["Content-Encoding"] == "gzip"
+        assert gzip.decompress(answer.body) == plain
+        assert len(answer.body) * 10 < len(plain)
 
 
 def test_where_the_driver_is_not_installed_that_is_said(tmp_path: Path, mig: Mig) -> None:
