@@ -277,9 +277,11 @@ class Site:
         return node
 
     def silence(self, node: str) -> str:
-        """Words for the silence of a node's plugin; empty without any, or if it is not known."""
-        found = self.node(node)
-        return found.silence if found is not None else ""
+        """Words for the silence of a node's plugin, or why it is not known; empty if it serves."""
+        found, problem = self.node(node), self.unreadable.get(node)
+        if found is not None:
+            return found.silence
+        return f"its MigNode cannot be read: {problem}" if problem else "it has no MigNode"
 
     def gpu(self, node: str, gpu: str) -> GpuView | None:
         """A GPU of a node; None if either is not known."""

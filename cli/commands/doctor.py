@@ -61,5 +61,5 @@ def _show(check: Check, out: Output) -> None:
         Status.UNKNOWN: out.dim,
     }[check.status]
     out.paragraph("", f"{paint(f'{check.status.value:<7}')} {check.name:<14} ", check.message)
-    if check.remedy:
+    if check.remedy not in check.message:
         out.paragraph(" " * 19, "> ", check.remedy)

@@ -209,8 +209,9 @@ def _report(session: Session, state: _State, *, over: str, hints: Sequence[str])
     for view, slot in foreign:
         out.line(out.dim(f"  {view.gpu.name}  {slot.where}: foreign, left alone"))
     for view in (v for v in node.gpus if v.gpu.reason in HARMFUL and v.gpu.name in state.gpus):
-        head = f"{out.bad('!')} {view.gpu.name}  {view.gpu.unavailable}; "
-        out.paragraph("  ", head, remedy_of(view, view.gpu.reason))
+        text, known = view.gpu.unavailable, remedy_of(view, view.gpu.reason)
+        text = text if known in text else f"{text}; {known}"
+        out.paragraph("  ", f"{out.bad('!')} {view.gpu.name}  ", text)
     _tell_use(state, out, over=over, hints=hints)
 
 

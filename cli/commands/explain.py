@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from cli.explaining.explain import Explainer, ObjectExplanation
@@ -94,14 +94,15 @@ def _show(found: ObjectExplanation, facts: ClusterFacts, out: Output) -> None:
     what, verdict = "pod" if found.kind == "Pod" else "claim", found.verdict
     name = "/".join(found.key)
     out.line(f"{out.bold(f'{what} {name}')} {_STATES[verdict.state]}")
+    said = [each.message for each in verdict.findings]
     for seat in found.seats:
-        out.line(f"  {_seat(seat, facts.site)}")
+        known = any(seat.message in text for text in said)
+        out.line(f"  {_seat(replace(seat, message='') if known else seat, facts.site)}")
     for number, each in enumerate(verdict.findings):
         paint = out.bad if number == 0 and verdict.state is Progress.WAITING else out.odd
         out.paragraph("  ", f"{paint(each.reason)}: ", each.message)
-        if each.remedy:
+        if each.remedy not in each.message:
             out.paragraph("    ", "> ", each.remedy)
-    said = [each.message for each in verdict.findings]
     new = [t for t in found.told if not any(t.message in s or s in t.message for s in said)]
     _show_events(new[:_SHOWN_TOLD] if said else (), out)
     if verdict.nodes:

@@ -257,7 +257,7 @@ def _claim(key: ObjectKey, known: KnownClaim, evidence: Evidence) -> Check | Non
     if facts.site.nodes and facts.site.node(allocation.node) is None:
         return fail(
             f"claim {name} is allocated on {allocation.node}, which has no MigNode",
-            "bring the node back, or delete the pod and the claim",
+            "look at the plugin's pod there; if the node is gone, delete Node, pod and claim",
         )
     young = _age(known, "creationTimestamp", evidence.now) <= _PATIENCE
     if claim.reserved_for or facts.pods_of(key) or young:

@@ -11,6 +11,7 @@ from cli.explaining.judge import Judge, pod_of
 from cli.explaining.seats import Seat, find_seated, seats_of
 from cli.explaining.waiting import find_waiting
 from cli.facts import ClusterFacts, Told
+from cli.output import named
 from dra.allocator.explain.answers import AnswerReason, NodeAnswer
 from dra.allocator.problem import Incomplete, Problem, Satisfied
 from dra.cel.questions import Evaluator, SelectorError
@@ -226,6 +227,9 @@ class Explainer:
             said = self._facts.condition(problem.pod)
             findings = find_waiting(found, self._facts, said, preemption=preemption)
             wants = (want for claim in problem.claims for want in claim.wants)
+            if unreported := self._judge.unreported(problem.pod, found.nodes):
+                text = f"{named(unreported)}: the pod may go there, and no plugin reports GPUs"
+                findings = (finding(Why.NO_MIGNODE, text), *findings)
             if missed := self._judge.missed_by(e for want in wants for e in want.expressions):
                 findings = (*findings, finding(Reason.NEAR_MISS, missed))
         return Verdict(Progress.WAITING, findings, found.nodes, wanted)
@@ -240,16 +244,20 @@ class Explainer:
         return text if name else ""
 
     def _about(self, faults: Iterable[Fault]) -> list[Finding]:
-        """Findings about claims; a missing class may be due to MIG mode, which no GPU is in."""
+        """Findings about claims; a missing class may be due to MIG mode, or to the controller."""
         gpus = self._facts.site.gpus
-        off = bool(gpus) and not any(v.gpu.mig_enabled for v in gpus)
+        why, cause = "", ""
+        if gpus and not any(v.gpu.mig_enabled for v in gpus):
+            cause = AnswerReason.MIG_OFF
+            why = "no GPU is in MIG mode, and classes of profiles are made once one is"
+        elif self._facts.leader == "":
+            cause, why = Why.NOT_LEADING, "no controller leads, which makes classes of profiles"
         found = []
         for ref, obstacle in faults:
             text = f"claim {ref}: {obstacle.message}"
-            if obstacle.reason is Reason.NO_SUCH_CLASS and off:
-                text += "; no GPU is in MIG mode, and classes of profiles are made once one is"
-                remedy = finding(AnswerReason.MIG_OFF, "").remedy
-                found.append(Finding(str(obstacle.reason), text, remedy))
+            if obstacle.reason is Reason.NO_SUCH_CLASS and why:
+                remedy = finding(cause, "").remedy
+                found.append(Finding(str(obstacle.reason), f"{text}; {why}", remedy))
             else:
                 found.append(finding(obstacle.reason, text))
         return found

@@ -33,10 +33,11 @@ from dra.gangs.decision import (
     sort_out,
 )
 from dra.gangs.membership import GangKey, Unclear, find_minimum, read_membership
-from dra.pods.nodefit import Misfit, MisfitReason
+from dra.pods.nodefit import Misfit, MisfitReason, find_deselection
 from dra.pods.pods import Pod, read_pod, urgency
 from dra.pods.rules import find_rules, find_victims
 
+_NOT_SELECTED = frozenset({MisfitReason.SELECTOR, MisfitReason.AFFINITY})
 _ANYWHERE = {"tolerations": [{"operator": "Exists"}]}
 
 
@@ -97,6 +98,14 @@ class Judge:
         """Reason why ``pod`` does not fit on ``node``, whatever its GPUs have; None if it fits."""
         rules = find_rules(pod, self._facts.hosts)
         return self.allocator.find_misfit(Problem(pod, (), rules=rules), node)
+
+    def unreported(self, pod: Pod, answers: Mapping[str, NodeAnswer]) -> list[str]:
+        """Nodes without a MigNode that the pod selects, where it selects none that has one."""
+        if any(answer.reason not in _NOT_SELECTED for answer in answers.values()):
+            return []
+        nodes = self._facts.hosts.facts.values()
+        absent = (n for n in nodes if self._facts.site.node(n.name) is None)
+        return [node.name for node in absent if find_deselection(pod.needs, node) is None]
 
     def near_miss(self, claims: Iterable[ObjectKey]) -> str:
         """Profiles that the selectors of claims miss by little, in words; empty if none."""

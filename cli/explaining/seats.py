@@ -13,7 +13,7 @@ from dra.claims.claims import find_unseen
 from dra.claims.conditions import READY
 from dra.claims.reader import KnownClaim
 from dra.claims.reasons import Reason
-from dra.common.resources import at
+from dra.common.resources import MIG_NODES, at
 from dra.gpu.inventory import ClaimRef
 from dra.gpu.names import DeviceNameError, GpuDevice, parse_device
 from dra.pods.nodefit import NOT_READY, MisfitReason
@@ -92,7 +92,11 @@ def find_seated(
         reason = MisfitReason.NOT_READY if node is not None else MisfitReason.NO_NODE
         state = "is not ready" if node is not None else "does not exist any more"
         troubles = (*troubles, finding(reason, f"node {pod.node} {state}"))
-    elif silence := facts.site.silence(pod.node):
+    elif (
+        pod.node
+        and str(MIG_NODES) not in facts.unread
+        and (silence := facts.site.silence(pod.node))
+    ):
         troubles = (*troubles, finding(Why.PLUGIN_GONE, f"node {pod.node}: {silence}"))
     if pod.deleting:
         return Progress.ENDING, (_ending(pod, told), *troubles)

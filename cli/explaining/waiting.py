@@ -24,7 +24,10 @@ from dra.pods.nodefit import MisfitReason
 
 _NAMED = 4
 _OF_THE_NODE = frozenset(
-    {MisfitReason.BOUND, MisfitReason.ELSEWHERE, MisfitReason.NO_NODE, MisfitReason.BY_SCHEDULER}
+    {
+        *(MisfitReason.BOUND, MisfitReason.ELSEWHERE, MisfitReason.NO_NODE),
+        *(MisfitReason.BY_SCHEDULER, MisfitReason.SELECTOR, MisfitReason.AFFINITY),
+    }
 )
 _LEAVING = frozenset({InstanceState.RECLAIMING.value, InstanceState.ORPHAN.value})
 _ABOUT_DEVICES = frozenset({Reason.NO_SUCH_PROFILE, Reason.MIG_OFF})
@@ -117,7 +120,8 @@ def _about(reason: str, group: Mapping[str, NodeAnswer], site: Site) -> Finding:
     if closest is not None:
         node, gpu = closest
         others = sum(_is_able(g) for a in group.values() for g in a.gpus) - 1
-        tail = f" ({others} more GPUs on {names} cannot either)" if others > 0 else ""
+        more = counted(others, "more GPU")
+        tail = f" ({more} on {names} cannot either)" if others > 0 else ""
         text = f"{node} {gpu.name}: {text_of(site, node, gpu)}{tail}"
         return finding(reason, text, site.gpu(node, gpu.name))
     texts = dict.fromkeys(a.message for a in group.values() if a.message)

@@ -431,7 +431,7 @@ class WaitingLine:
         self._holds[waiter.uid] = hold
         for uid, (pod, decision) in places.items():
             namespace, name = pod.key
-            ref = ClaimRef(namespace, f"of pod {name}, next in line", _uid_of(uid))
+            ref = ClaimRef(namespace, f"{name} (a pod next in line)", _uid_of(uid))
             driver = self._fleet.driver
             devices = (p.allocated(driver, decision.pool) for p in decision.picks)
             self._fleet.hold(ref, Allocation(tuple(devices), decision.node))

@@ -326,6 +326,23 @@ def steered(world: World) -> None:
     waiting_pod(world, pod={"schedulingGates": [{"name": f"{DRIVER}/allocation"}]})
 
 
+@situation("full where the pod may go", "NoRoom", "node-a gpu-0", "(1 more GPU on node-a cannot")
+def full_where_selected(world: World) -> None:
+    for name in ("node-b", "node-c"):
+        world.add_node(name, labels={"zone": "b"})
+    world.add_node("node-a", gpu(0), gpu(1), labels={"zone": "a"})
+    for number in (0, 1):
+        world.hold(f"held-{number}", "node-a", f"gpu-{number}-mig-7g40gb-0-0")
+    waiting_pod(world, pod={"nodeSelector": {"zone": "a"}})
+
+
+@situation("no plugin where the pod may go", "NoMigNode", "node-a: the pod may go there")
+def no_plugin_where_selected(world: World) -> None:
+    world.add_node("node-b", labels={"zone": "b"})
+    world.add_bare_node("node-a", labels={"zone": "a"})
+    waiting_pod(world, pod={"nodeSelector": {"zone": "a"}})
+
+
 @situation("no MigNode", "NoMigNode", "no MigNode exists")
 def no_mignode(world: World) -> None:
     waiting_pod(world)

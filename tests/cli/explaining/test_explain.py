@@ -131,6 +131,7 @@ def test_a_bound_pod_that_cannot_be_prepared_says_why(classes: World, mig: Mig) 
     found = mig("explain", WAITS, "-o", "json").json
     assert (found["state"], found["reason"]) == ("Starting", "PrepareFailedPermanently")
     assert "GPU is lost" in found["findings"][0]["message"]
+    assert mig("explain", WAITS).out.count("GPU is lost") == 1
 
 
 def test_a_bound_pod_without_a_plugin_on_its_node_says_so(classes: World, mig: Mig) -> None:
@@ -249,16 +250,22 @@ def test_a_pod_that_was_served_by_limits_is_told_where_its_slice_is(
     assert "claim default/made: 1g.5gb at 0:1" in mig("explain", "served").out
 
 
-def test_a_class_that_is_missing_because_mig_is_off_is_not_called_a_wrong_name(
-    world: World, mig: Mig
+@pytest.mark.parametrize(
+    ("mig_mode", "why", "remedy"),
+    [
+        (False, "no GPU is in MIG mode", "> turn it on (nvidia-smi"),
+        (True, "no controller leads", "> see that the controller's Deployment runs"),
+    ],
+)
+def test_a_class_that_was_not_made_is_not_called_a_wrong_name(
+    world: World, mig: Mig, why: str, remedy: str, *, mig_mode: bool
 ) -> None:
-    world.add_node("node-a", gpu(0, "node-a", mig=False))
+    world.add_node("node-a", gpu(0, "node-a", mig=mig_mode))
     world.add_claim("wanted", request("r", "mig-1g.5gb"))
     world.add_pod("waits", "wanted")
     shown = " ".join(mig("explain", "waits").out.split())
-    assert "NoSuchDeviceClass" in shown
-    assert "no GPU is in MIG mode" in shown
-    assert "> turn it on (nvidia-smi" in shown
+    for words in ("NoSuchDeviceClass", why, remedy):
+        assert words in shown
 
 
 @pytest.mark.parametrize("policy", ["PreemptLowerPriority", "Never"])
@@ -418,3 +425,8 @@ def test_a_running_pod_on_a_node_that_is_gone_or_not_ready_is_told_so(
     assert [each["reason"] for each in found.values()] == ["NodeNotReady", "NoSuchNode"]
     shown = mig("explain", "q").out
     assert "claim default/c-q: gpu-0-mig-3g20gb-9-4 on node-gone: allocated" in shown
+    classes.add_bare_node("node-gone")
+    shown = mig("explain", "q").out
+    assert (
+        "PluginNotRunning: node node-gone: it has no MigNode\n    > look at the plugin's" in shown
+    )

@@ -11,6 +11,7 @@ import yaml
 from msgspec import structs
 
 from cli.commands import drain
+from dra.claims.remedies import remedy
 from dra.common.resources import MIG_NODES, PODS, RESOURCE_CLAIMS
 from dra.gpu.inventory import ClaimRef
 from dra.kube.errors import ObjectNotFoundError
@@ -218,6 +219,12 @@ def test_when_its_time_is_over_it_says_so_and_what_is_wrong(node: World, mig: Mi
     assert ran.code == 1
     assert "2 still in use after 0 s\n" in ran.out, "it advises nothing that was asked for"
     assert "! gpu-1  it fell off the bus; reset the GPU (kubectl mig drain node-a gpu-1" in ran.out
+    known = remedy("GpuLost", node="node-a", gpu="gpu-1", uuid="GPU-node-a-1")
+    told = gpu(1, "node-a", unavailable=f"it is lost; {known}", reason="GpuLost")
+    node.replace_gpus("node-a", gpu(0, "node-a"), told)
+    for command in (("drain", "node-a"), ("doctor",)):
+        shown = " ".join(mig(*command).out.split())
+        assert shown.count("kubectl mig resume node-a gpu-1) or reboot") == 1
     node.api.delete(RESOURCE_CLAIMS, "idle", namespace="default")
     ran = mig("drain", "node-a", "gpu-0", "--wait", "--timeout", "0")
     assert ran.code == 1, "whoever resets the GPU next must know that it is still held"
