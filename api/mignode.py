@@ -346,7 +346,7 @@ class Takeover(_Struct, frozen=True):
 class TakeoverProgress(_Value, frozen=True):
     """Progress of a takeover or of its return. ``since``: of the wish that it is about.
 
-    ``state``: ``pending``, ``success`` or ``failed``. ``message``: what is left, and why.
+    ``state``: ``pending`` or ``success``. ``message``: what is left, and why.
     """
 
     since: Time

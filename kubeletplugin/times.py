@@ -89,7 +89,8 @@ ROUND_SECONDS = 2.0
 LONGEST_REMOVAL_PAUSE_SECONDS = 60.0
 
 CHECK_SECONDS = 30.0
-"""Pause between the janitor's comparisons of prepared claims with the hardware."""
+"""Pause between the janitor's comparisons of prepared claims with the hardware, and before kubelet
+is asked again who has instances of others."""
 
 CLAIMS_SECONDS = 300.0
 """Pause before the janitor asks the API server again for each claim of the journal."""
@@ -118,17 +119,9 @@ GIVEN_PAUSE_SECONDS, LONGEST_GIVEN_PAUSE_SECONDS = 5.0, 300.0
 
 # -- A node that is taken over from another manager.
 
-TAKEOVER_LOOK_SECONDS = 10.0
-"""Pause before kubelet is asked again who has instances of others; without a takeover it is
-``CHECK_SECONDS``."""
-
 TAKEOVER_PAUSE_SECONDS = 30.0
 """Time for which an instance of others has to be seen unused before it is removed. Kubelet lists a
 pod from its admission on, before its containers."""
-
-TAKEOVER_QUIET_SECONDS = 330.0
-"""The same where no label keeps the other manager off the node. More than the 300 s for which
-kubelet waits for a device plugin that may come back (endpointStopGracePeriod)."""
 
 # -- A claim that failed.
 

@@ -19,33 +19,29 @@ from cli.output import CliError, Exit, Output
 from cli.session import Session
 from cli.site import NodeView
 from dra.claims.claims import read_claim
-from dra.common.resources import MIG_NODES, NODES, RESOURCE_CLAIMS, Obj, at
-from dra.gpu.inventory import Inventory, Takeover
+from dra.common.resources import MIG_NODES, NODES, RESOURCE_CLAIMS, at
+from dra.gpu.inventory import Inventory, Takeover, TakeoverProgress
 from dra.gpu.names import NVIDIA_DRIVER
-from dra.kube.errors import ConflictError
 from dra.kube.timing import rfc3339_micro
 
 _MANAGER = "kubectl-mig"
 _LABELS = tuple(
     f"nvidia.com/gpu.deploy.{each}" for each in ("device-plugin", "mig-manager", "dra-driver")
 )
-_OFF = "false"
-_NOTHING: Obj = {"labels": None, "instances": None, "restore": None}
+_OFF, _SUCCESS = "false", "success"
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
     """Changes to be made for a node. ``wish``: for its MigNode. ``labels``: new values by key.
 
-    ``told``: what was found. ``obstacles``: reasons why it must not begin. ``is_end``: what was
-    there before has not to be remembered any longer.
+    ``told``: what was found. ``obstacles``: reasons why it must not begin.
     """
 
     wish: Takeover
     labels: dict[str, str]
     told: str
     obstacles: Sequence[str] = ()
-    is_end: bool = False
 
 
 _Planned = Callable[[Session, NodeView, Mapping[str, str]], _Plan]
@@ -65,17 +61,19 @@ def handback(
 
 
 def _take(session: Session, view: NodeView, labels: Mapping[str, str]) -> _Plan:
-    inventory, before = view.inventory, view.inventory.takeover
-    if before is not None and not (before.is_return or _is_done(view, before)):
-        wish = before
-    else:
-        present = [KeptLabel(k, labels[k]) for k in _LABELS if labels.get(k, _OFF) != _OFF]
-        known = [*present, *(before.labels if before else ())]
+    inventory = view.inventory
+    before = inventory.takeover or Takeover(wish="return", since="")
+    is_over = not before.since or _progress(view, before).state == _SUCCESS
+    wish = before
+    if before.is_return or is_over:
+        kept = {k.key: k.value for k in before.labels if labels.get(k.key) == _OFF}
+        kept |= {k: labels[k] for k in _LABELS if labels.get(k, _OFF) != _OFF}
+        is_new = before.is_return and is_over
         wish = Takeover(
             wish="take",
             since=rfc3339_micro(session.now()),
-            labels=tuple({each.key: each for each in known}.values()),
-            instances=(before and before.instances) or _foreign(inventory),
+            labels=tuple(KeptLabel(*each) for each in kept.items()),
+            instances=(not is_new and before.instances) or _foreign(inventory),
         )
     changed = {k.key: _OFF for k in wish.labels if labels.get(k.key) != _OFF}
     obstacles = [*view.faults] if not inventory.ready or view.silence else []
@@ -96,20 +94,17 @@ def _take(session: Session, view: NodeView, labels: Mapping[str, str]) -> _Plan:
 def _return(
     session: Session, view: NodeView, labels: Mapping[str, str], *, restore: bool | None
 ) -> _Plan:
-    before = view.inventory.takeover
-    wish = before or Takeover(wish="take", since="")
-    is_empty = wish.is_return and _is_done(view, wish)
-    is_other = restore not in {None, wish.restore} and bool(wish.instances)
-    if not wish.is_return or (is_other and not is_empty):
-        since = rfc3339_micro(session.now())
-        wish = structs.replace(wish, wish="return", since=since, restore=bool(restore))
+    before = view.inventory.takeover or Takeover(wish="take", since="")
+    restore = before.restore if restore is None else restore
+    wish = structs.replace(before, wish="return", restore=restore)
+    if wish != before:
+        wish = structs.replace(wish, since=rfc3339_micro(session.now()))
+    is_empty = _progress(view, wish).state == _SUCCESS
     changed = {k.key: k.value for k in wish.labels if is_empty and labels.get(k.key) == _OFF}
     back = ", ".join(f"{k.key}={k.value}" for k in wish.labels) or "no labels"
     made = f"; before that {len(wish.instances)} instances are made again" if wish.restore else ""
     told = f"once nothing is left, the same command puts back {back}{made}"
-    are_back = all(labels.get(k.key) == k.value for k in wish.labels)
-    is_end = is_empty or (wish.is_return and bool(wish.labels) and are_back)
-    return _Plan(wish, changed, told, is_end=is_end)
+    return _Plan(wish, changed, told)
 
 
 def _do(session: Session, name: str, planned: _Planned, *, execute: bool, status: bool) -> int:
@@ -123,27 +118,21 @@ def _do(session: Session, name: str, planned: _Planned, *, execute: bool, status
     if execute and plan.obstacles:
         raise CliError(Exit.FINDING, f"nothing was done: {'; '.join(plan.obstacles)}")
     if execute and wish != view.inventory.takeover:
-        _write(session, view.name, {**_NOTHING, **to_builtins(wish)})
+        body = {"spec": {"takeover": to_builtins(structs.asdict(wish))}}
+        session.api.patch(MIG_NODES, view.name, body, field_manager=_MANAGER)
     if execute and plan.labels:
         body = {"metadata": {"labels": plan.labels, "resourceVersion": version}}
-        try:
-            session.api.patch(NODES, view.name, body, field_manager=_MANAGER)
-        except ConflictError as error:
-            text = f"Node {view.name} has just changed; run the command again"
-            raise CliError(Exit.FINDING, text) from error
-    if execute and plan.is_end:
-        _write(session, view.name, _NOTHING)
+        session.api.patch(NODES, view.name, body, field_manager=_MANAGER)
     _tell(session.out, view, plan, execute=execute)
     return Exit.FINDING if plan.obstacles else Exit.OK
 
 
-def _is_done(view: NodeView, wish: Takeover) -> bool:
-    done = view.inventory.progress
-    return done is not None and (done.since, done.state) == (wish.since, "success")
-
-
-def _write(session: Session, node: str, takeover: Obj) -> None:
-    session.api.patch(MIG_NODES, node, {"spec": {"takeover": takeover}}, field_manager=_MANAGER)
+def _progress(view: NodeView, wish: Takeover) -> TakeoverProgress:
+    """Progress of a wish, as the node's plugin tells."""
+    told = view.inventory.progress
+    if told is not None and told.since == wish.since:
+        return told
+    return TakeoverProgress(wish.since, "pending", "its plugin has not answered yet")
 
 
 def _tell(out: Output, view: NodeView, plan: _Plan, *, execute: bool) -> None:
@@ -167,15 +156,14 @@ def _tell(out: Output, view: NodeView, plan: _Plan, *, execute: bool) -> None:
 
 
 def _tell_progress(out: Output, view: NodeView) -> int:
-    wish, progress = view.inventory.takeover, view.inventory.progress
-    current = progress if wish and progress and progress.since == wish.since else None
-    state = current.state if current else "pending"
-    if wish is None:
+    wish = view.inventory.takeover or Takeover(wish="", since="")
+    progress = _progress(view, wish)
+    if not wish.wish:
         out.line(f"{out.bold(view.name)}  neither taken over nor handed back")
     else:
-        why = current.message if current else "its plugin has not answered yet"
-        out.paragraph("", f"{out.bold(view.name)}  {wish.wish} is {state}: ", why)
-    return Exit.OK if state == "success" else Exit.FINDING
+        text = f"{out.bold(view.name)}  {wish.wish} is {progress.state}: "
+        out.paragraph("", text, progress.message)
+    return Exit.OK if progress.state == _SUCCESS else Exit.FINDING
 
 
 def _foreign(inventory: Inventory) -> tuple[KeptInstance, ...]:

@@ -9,7 +9,6 @@ absence of a claim nor an empty list of processes of NVML proves anything.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 
 from cdi.spec import claim_kind
@@ -17,7 +16,7 @@ from dra.claims.allocation import AllocatedDevice
 from dra.gpu.inventory import ClaimRef
 from kubeletplugin.claims.lookup import ClaimFate, Given
 from kubeletplugin.errors import HostError
-from kubeletplugin.host.podresources import PodDevices, PodResources
+from kubeletplugin.host.podresources import PodDevices, PodResources, unlisted_pods
 from kubeletplugin.host.processes import logged_pods, running_pods
 from kubeletplugin.host.roots import Roots
 
@@ -42,7 +41,7 @@ class Holders:
         containers have.
         """
         found = logged_pods(self._roots).items()
-        logged = {uid: name for uid, (space, name) in found if space == ref.namespace}
+        logged = [uid for uid, (namespace, _) in found if namespace == ref.namespace]
         if fate is None and not (
             self._kubelet.socket.exists() and any(running_pods(self._roots, logged))
         ):
@@ -51,12 +50,8 @@ class Holders:
             pods = [p for p in self._kubelet.pods() if p.namespace == ref.namespace]
         except HostError as error:
             return f"nobody knows whether pods still use it: {error}"
-        listed = Counter(p.name for p in pods)
-        missing = Counter(logged.values()) - listed
-        running = running_pods(self._roots, [u for u, name in logged.items() if name in missing])
-        if left := Counter(logged[uid] for uid in running) - listed:
-            names = ", ".join(f"{ref.namespace}/{name}" for name in sorted(left))
-            return f"pod {names} was deleted by force and its containers still run"
+        if left := unlisted_pods(self._roots, pods, ref.namespace):
+            return f"pod {', '.join(left)} was deleted by force and its containers still run"
         if fate is None:
             return ""
         named = [p for p in pods if fate is ClaimFate.GONE or self._has(p, ref)]

@@ -211,7 +211,6 @@ class Janitor:
         this in this round.
         """
         self._journal.retry()
-        self._takeover.tend(at_once=everything)
         now = self._clock.monotonic()
         ask = everything or now >= self._next_claims
         check = everything or now >= self._next_check
@@ -221,6 +220,7 @@ class Janitor:
         if check:
             self._next_check = now + CHECK_SECONDS
             self._rebuild()
+        self._takeover.tend(is_due=check)
         entries = self._journal.entries()
         due = {e.claim.uid for e in entries if not e.idle} | self._removal.idle.due(entries)
         refs = dict.fromkeys(e.claim for e in entries if e.claim.uid in due)
@@ -248,7 +248,7 @@ class Janitor:
         ask = ask or (check and ref.uid in self._node.unprepared)
         if ask and entries and all(e.early for e in entries):
             self._early.doubt(ref)
-        elif ask and not any(e.suspect or e.taken for e in entries):
+        elif ask and not any(e.suspect for e in entries):
             self._run(ref, "collect", partial(self._collect, ref, claim))
         if check and any(e.state in HELD for e in self._journal.of_claim(ref.uid)):
             self._run(ref, "check", partial(self._check, ref))

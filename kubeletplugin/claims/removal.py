@@ -164,7 +164,7 @@ class ClaimRemoval:
     def retry(self, uid: str, *, patience: float = 0.0) -> Remainder:
         """Remove those devices of a claim that are to go: once, or for ``patience`` seconds."""
         entries = self._journal.of_claim(uid)
-        rest = [e for e in entries if e.state in LEAVING and not (e.ready or e.taken)]
+        rest = [e for e in entries if e.state in LEAVING and not e.ready]
         return self._entries(rest, patience, State.LEFTOVER)
 
     def has_spec(self, uid: str) -> bool:

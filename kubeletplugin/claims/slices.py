@@ -300,13 +300,13 @@ class Slices:
             apart = other.placement is not None and not other.placement.overlaps(placement)
             if other.key == entry.key or apart:
                 continue
-            if other.state not in LEAVING or other.remade or other.taken:
+            if other.state not in LEAVING or other.remade:
                 if self._has_nothing_yet(other, entry):
                     continue
                 self._doubt_early((other,))
                 raise BusyError(
                     f"{where} {other.holder()}; it is free once that claim is unprepared",
-                    passing=other.early or other.taken,
+                    passing=other.early,
                 )
             same = (other.profile_id, other.placement) == (entry.profile_id, placement)
             akin = other.ready or _is_akin(other, entry)

@@ -3,15 +3,14 @@
 An administrator's wish is in the MigNode. An instance of others is removed if kubelet gives it to
 no pod and no process is in it, in each look for some time. Nothing is removed while that cannot be
 known: kubelet or the API server does not answer, the other manager may still give GPUs out, or a
-pod runs that kubelet does not list. Every step can be interrupted: an instance that is not empty
-yet is given back and judged anew.
+pod runs that kubelet does not list. Every step can be interrupted, as nothing is remembered of it:
+the next look judges by what is there.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from typing import NamedTuple
 
 from api.mignode import KeptInstance
@@ -23,27 +22,26 @@ from dra.gpu.names import gpu_name, mig_device
 from kubeletplugin import times
 from kubeletplugin.claims.slices import Slices
 from kubeletplugin.common import Common
-from kubeletplugin.errors import HardwareError, PluginError
+from kubeletplugin.errors import PluginError
 from kubeletplugin.gpus.gpu import Conflict, GpuUnit
 from kubeletplugin.gpus.others import OtherUses, is_of_gpus, other_uses
-from kubeletplugin.host.podresources import PodDevices, PodResources, checkpointed_devices
-from kubeletplugin.host.processes import logged_pods, running_pods
-from kubeletplugin.journal.entries import (
-    ARRIVING,
-    Entry,
-    State,
-    intended_entry,
-    taken_entry,
+from kubeletplugin.host.podresources import (
+    PodDevices,
+    PodResources,
+    checkpointed_devices,
+    unlisted_pods,
 )
 from kubeletplugin.nvml.errors import InUseError, NvmlError
 from kubeletplugin.nvml.instances import (
     GpuInstance,
     create_compute_instance,
+    create_gpu_instance,
+    destroy_compute_instances,
+    destroy_gpu_instance,
     list_compute_instances,
     processes,
 )
 from kubeletplugin.publishing.mignode import Wishes
-from kubeletplugin.telemetry.observer import device
 
 _log = logging.getLogger(__name__)
 _SOURCE = "takeover"
@@ -54,8 +52,8 @@ _TAKING = Conflict(
     passing=True,
 )
 _RETURNED = Conflict(NodeReason.HANDED_BACK, "the node is handed back to another manager")
-_PENDING, _SUCCESS, _FAILED = "pending", "success", "failed"
-_TAKEN, _UNUSED = "no instance of others is left", "nobody has it so far; it is looked at again"
+_PENDING, _SUCCESS = "pending", "success"
+_UNUSED = "nobody has it so far; it is looked at again"
 
 
 class _Found(NamedTuple):
@@ -69,14 +67,14 @@ class _Found(NamedTuple):
 class _Look(NamedTuple):
     """A look at all GPUs.
 
-    ``free``: since when instances are unused. ``told``: as ``GpuReader.foreign``. ``pause``: time
-    for which an instance has to be unused before it is removed; None: none is.
+    ``free``: since when instances are unused. ``told``: as ``GpuReader.foreign``. ``takes``: what
+    is unused is removed.
     """
 
     uses: OtherUses
     free: dict[_Found, float]
     told: dict[tuple[str, int], tuple[str, str]]
-    pause: float | None = None
+    takes: bool = False
 
 
 class Takeover:
@@ -104,14 +102,13 @@ class Takeover:
         self._wishes, self._other_manager = wishes, other_manager
         self._held: tuple[Conflict | None, frozenset[str]] = (None, frozenset())
         self._seen: Wish | None = None
-        self._due = 0.0
         self._free: dict[_Found, float] = {}
         self.progress: TakeoverProgress | None = None
 
     def begin(self) -> None:
         """Offer nothing of a node with a wish before it was looked at; for a start."""
         wish, self.progress = self._wishes().takeover, self._wishes().progress
-        if wish is not None and not self._is_over(wish):
+        if wish is not None and (wish.is_return or not self._is_over(wish)):
             self._hold(_RETURNED if wish.is_return else _TAKING)
 
     def leaves(self) -> bool:
@@ -119,28 +116,26 @@ class Takeover:
         wish = self._wishes().takeover
         return wish is not None and wish.is_return
 
-    def tend(self, *, at_once: bool = False) -> None:
+    def tend(self, *, is_due: bool) -> None:
         """Do one look, if it is due or the wish has changed. Never raises PluginError."""
-        wish, now = self._wishes().takeover, self._clock.monotonic()
-        if wish == self._seen and now < self._due and not at_once:
+        wish = self._wishes().takeover
+        if wish == self._seen and not is_due:
             return
-        pause = times.CHECK_SECONDS if wish is None else times.TAKEOVER_LOOK_SECONDS
-        self._seen, self._due = wish, now + pause
-        self._finish()
-        if wish is None or wish.is_return or self._is_over(wish):
-            self._hold(_RETURNED if wish is not None and wish.is_return else None)
-            self._look(None)
-        else:
-            self._look(wish)
+        self._seen = wish
+        is_over = wish is None or self._is_over(wish)
+        is_return = wish is not None and wish.is_return
+        if is_over or is_return:
+            self._hold(_RETURNED if is_return else None)
+        self._look(None if is_over or is_return else wish)
         if wish is None:
             self.progress = None
-        elif wish.is_return:
+        elif is_return and not is_over:
             self._return(wish)
 
     def _is_over(self, wish: Wish) -> bool:
-        """True if a takeover is done: what others make from then on is left alone."""
-        done = TakeoverProgress(wish.since, _SUCCESS, _TAKEN)
-        return done in {self.progress, self._wishes().progress}
+        """True if a wish is fulfilled: what others make from then on is left alone."""
+        told = {self.progress, self._wishes().progress}
+        return any(p is not None and (p.since, p.state) == (wish.since, _SUCCESS) for p in told)
 
     def _hold(self, conflict: Conflict | None, held: frozenset[str] = frozenset()) -> None:
         """Give nothing new out: on the node, or on the GPUs of ``held``, which pods have whole."""
@@ -150,7 +145,10 @@ class Takeover:
                 unit.held = _TAKING if unit.uuid in held else None
             self._hardware.set_conflict(conflict, source=_SOURCE)
 
-    def _tell(self, wish: Wish, state: str, message: str) -> None:
+    def _tell(self, wish: Wish, left: list[str], *, why: str = "", done: str) -> None:
+        """Tell what is ``left``, or ``why`` nothing goes on; if it is neither, the wish is over."""
+        state = _PENDING if why or left else _SUCCESS
+        message = why or (f"{len(left)} left: {'; '.join(left)}" if left else done)
         told = TakeoverProgress(wish.since, state, message)
         before, self.progress = self.progress, told
         if told == before:
@@ -169,15 +167,14 @@ class Takeover:
         if wish is None and InstanceState.FOREIGN not in seen:
             self._free = {}
             return
-        keys = [label.key for label in wish.labels] if wish is not None else []
         why, look = "", _Look(OtherUses({}), {}, {})
         try:
             pods = self._kubelet.pods()
             uses = other_uses(*pods, *checkpointed_devices(self._roots), driver=self._driver)
             if wish is not None:
+                keys = [label.key for label in wish.labels]
                 why = self._other_manager(keys) or next(self._doubts(pods, uses), "")
-            pause = times.TAKEOVER_PAUSE_SECONDS if keys else times.TAKEOVER_QUIET_SECONDS
-            look = _Look(uses, {}, {}, None if why or wish is None else pause)
+            look = _Look(uses, {}, {}, takes=wish is not None and not why)
             units = self._hardware.units()
             left = [text for unit in units for text in self._of_gpu(unit, look)]
             left += self._hardware.problems
@@ -186,13 +183,10 @@ class Takeover:
         except PluginError as error:
             why, left, held = str(error), [], frozenset()
         self._free = look.free
-        if wish is not None and why:
-            self._hold(_TAKING)
-            self._tell(wish, _PENDING, f"nothing is taken yet: {why}")
-        elif wish is not None:
-            self._hold(None, held)
-            state, text = _PENDING, f"{len(left)} left: {'; '.join(left)}"
-            self._tell(wish, *((state, text) if left else (_SUCCESS, _TAKEN)))
+        if wish is not None:
+            self._hold(_TAKING if why else None, held)
+            why = why and f"nothing is taken yet: {why}"
+            self._tell(wish, left, why=why, done="no instance of others is left")
 
     def _doubts(self, pods: tuple[PodDevices, ...], uses: OtherUses) -> Iterator[str]:
         """Reasons why it is not known who has the node's GPUs."""
@@ -204,10 +198,8 @@ class Takeover:
             yield "no GPU is seen"
         if not pods:
             yield "kubelet lists no pod, not even this plugin's"
-        listed = {(p.namespace, p.name) for p in pods}
-        hidden = {u: "/".join(n) for u, n in logged_pods(self._roots).items() if n not in listed}
-        if running := sorted(hidden[uid] for uid in running_pods(self._roots, hidden)):
-            yield f"pod {', '.join(running)} runs here, and kubelet does not list it"
+        if hidden := unlisted_pods(self._roots, pods):
+            yield f"pod {', '.join(hidden)} runs here, and kubelet does not list it"
         if offered := sorted(d for d in self._kubelet.offered() if is_of_gpus(*d)):
             yield f"a device plugin still gives out {offered[0][0]}, as kubelet says"
         if unclear := uses.unclear():
@@ -231,9 +223,10 @@ class Takeover:
                 found = _Found(unit.uuid, gi, tuple(sorted(c.uuid for c in inside)))
                 why = self._why_kept(found, unit, look)
                 look.told[unit.uuid, gi.id] = (found.uuids[0] if len(inside) == 1 else "", why)
-                if not why and look.pause is not None:
+                if not why and look.takes:
                     since = look.free[found] = self._free.get(found, now)
-                    why = _UNUSED if now - since < look.pause else self._remove(found, unit)
+                    is_new = now - since < times.TAKEOVER_PAUSE_SECONDS
+                    why = _UNUSED if is_new else self._remove(found, unit)
                 if why:
                     yield f"{unit.name} {_shape(unit, gi)}: {why}"
         except (NvmlError, PluginError) as error:
@@ -243,9 +236,7 @@ class Takeover:
 
     def _why_kept(self, found: _Found, unit: GpuUnit, look: _Look) -> str:
         """Reason why an instance has to stay; empty if there is none."""
-        gi, other = found.gi, unit.conflict if look.pause is not None else None
-        if other is not None and other.reason != NodeReason.TAKEOVER:
-            return other.problem
+        gi = found.gi
         for entry in self._journal.of_gpu(unit.uuid):
             if entry.placement is None or entry.placement.overlaps(gi.placement):
                 return f"its place is kept for {entry.holder()}"
@@ -258,89 +249,52 @@ class Takeover:
         return ""
 
     def _remove(self, found: _Found, unit: GpuUnit) -> str:
-        gi, uuid = found.gi, next(iter(found.uuids), "")
-        entry = replace(self._entry(unit, gi)[0], gi_id=gi.id, mig_uuid=uuid)
-        self._journal.put(entry)
-        session = self._hardware.session
+        """Destroy an instance; the reason if it stays, or is left without compute instances."""
+        session, gpu, gi = self._hardware.session, found.gpu, found.gi
         try:
-            other = session.as_one(lambda: self._slices.remove(entry), gpu=unit.uuid)
-        except (NvmlError, PluginError) as error:
-            left = self._journal.get(entry)
-            if left is not None and left.state is State.DESTROYING:
-                self._journal.remove(left)
+            destroy_compute_instances(session, gpu, gi.id)
+            destroy_gpu_instance(session, gpu, gi.id)
+        except NvmlError as error:
             pids = error.pids if isinstance(error, InUseError) else ()
-            return f"{error}{self._slices.holders(unit.uuid, pids)}"
+            return f"{error}{self._slices.holders(gpu, pids)}"
         finally:
-            self._hardware.look_soon(unit.uuid)
-        if not other:
-            text = f"{unit.name} {_shape(unit, gi)} {uuid}: no pod had it, no process was in it"
-            self._reports.report_node(NodeReason.INSTANCE_REMOVED, text)
-        return other
-
-    def _entry(self, unit: GpuUnit, at: GpuInstance | KeptInstance) -> tuple[Entry, Profile]:
-        """Entry of an instance of others, in state ``destroying``, and its profile."""
-        profile, boot_id = _profile(unit, at), self._hardware.boot_id
-        if profile is None:
-            raise HardwareError(f"{unit.name} has no profile {at.profile_id}")
-        entry = intended_entry(unit.uuid, unit.number, profile, at.placement, boot_id=boot_id)
-        return taken_entry(entry), profile
-
-    def _finish(self) -> None:
-        """End what an earlier look, or an earlier process, has left half done.
-
-        An instance that is empty by then is removed; one that is not goes back to its manager.
-        """
-        for entry in [e for e in self._journal.entries() if e.taken]:
-            unit = self._hardware.unit(entry.gpu)
-            frozen = unit is None or (unit.conflict is not None and unit.conflict.frozen)
-            if not unit or frozen or unit.released or not unit.lock.enter(times.LOOK_SECONDS):
-                continue
-            try:
-                half_made = entry.state in {*ARRIVING, State.CI_DESTROYED}
-                if half_made or self._slices.is_bare(entry):
-                    self._slices.remove(entry)
-                else:
-                    self._journal.remove(entry)
-            except (NvmlError, PluginError) as error:
-                _log.warning("left half done", extra=device(entry, error=str(error)))
-            finally:
-                unit.lock.leave()
-                self._hardware.look_soon(unit.uuid)
+            self._hardware.look_soon(gpu)
+        text = f"{unit.name} {_shape(unit, gi)} {next(iter(found.uuids), '')}"
+        text += ": no pod had it, no process was in it"
+        self._reports.report_node(NodeReason.INSTANCE_REMOVED, text)
+        return ""
 
     # -- handed back
 
     def _return(self, wish: Wish) -> None:
         # A Prepare that began before the GPUs were withdrawn has a lock, and then an entry.
         busy = [f"{u.name} is worked on" for u in self._hardware.units() if u.lock.is_worked_under]
-        if left := [*busy, *(entry.holder() for entry in self._journal.entries())]:
-            self._tell(wish, _PENDING, f"{len(left)} left: {'; '.join(left)}")
-            return
-        failed: list[str] = []
-        if wish.restore:
+        left = [*busy, *(entry.holder() for entry in self._journal.entries())]
+        missing: list[str] = []
+        if wish.restore and not left:
             why = self._other_manager([label.key for label in wish.labels])
-            failed = [why] if why else [t for k in wish.instances if (t := self._restore(k))]
-        if failed:
-            self._tell(wish, _FAILED, f"not made again: {'; '.join(failed)}")
-        else:
-            self._tell(wish, _SUCCESS, "nothing of this driver is left on the node")
+            missing = [why] if why else [t for k in wish.instances if (t := self._restore(k))]
+        why = f"not made again: {'; '.join(missing)}" if missing else ""
+        self._tell(wish, left, why=why, done="nothing of this driver is left on the node")
 
     def _restore(self, kept: KeptInstance) -> str:
-        """Make an instance with a compute instance, unless it is there, and leave it to others.
+        """Make what is missing of an instance with a compute instance, and leave it to others.
 
-        Returns the reason why it cannot be made, or empty; what is half made goes in the next look.
+        Returns the reason why it cannot be made, or empty.
         """
         session, unit = self._hardware.session, self._hardware.unit(kept.gpu)
         if unit is None or unit.released or not unit.lock.enter(times.LOOK_SECONDS):
             return f"GPU {kept.gpu} is not at hand"
+        profile, shape = _profile(unit, kept), (kept.profile_id, kept.placement)
         try:
-            entry, profile = self._entry(unit, kept)
-            there = {(gi.placement, gi.profile_id) for gi in self._slices.foreign(unit)}
-            if (kept.placement, kept.profile_id) not in there:
-                gi = self._slices.create(entry.at(State.INTENT), profile, kept.placement)
-                entry = entry.at(State.GI_CREATED, gi_id=gi.id)
-                self._journal.put(entry)
+            if profile is None:
+                return f"{unit.name} has no profile {kept.profile_id}"
+            there = (g for g in self._slices.foreign(unit) if (g.profile_id, g.placement) == shape)
+            gi = next(there, None) or create_gpu_instance(
+                session, unit.uuid, profile=profile, placement=kept.placement
+            )
+            if not list_compute_instances(session, unit.uuid, gi.id):
                 create_compute_instance(session, unit.uuid, gi_id=gi.id, profile=profile)
-                self._journal.remove(entry)
         except (NvmlError, PluginError) as error:
             return f"{unit.name} {_shape(unit, kept)}: {error}"
         finally:

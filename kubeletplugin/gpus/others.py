@@ -18,7 +18,6 @@ _OF_GPUS = ("nvidia.com/gpu", "nvidia.com/mig-", "mig.das.com/", "instaslice.", 
 other hardware."""
 _DRA_OF_GPUS = ("gpu.nvidia.com", ".project-hami.io")
 _UUIDS = ("GPU-", "MIG-")
-_MOST_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +40,7 @@ class OtherUses:
 
     def _named(self, is_it: Callable[[str], bool]) -> str:
         uses = self.uses.items()
-        names = [f"pod {pod} ({by})" for (pod, by), ids in uses if any(map(is_it, ids))]
-        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-        return ", ".join(names[:_MOST_NAMED]) + more
+        return ", ".join(f"pod {pod} ({by})" for (pod, by), ids in uses if any(map(is_it, ids)))
 
 
 def other_uses(*pods: PodDevices, driver: str) -> OtherUses:

@@ -370,7 +370,7 @@ def _held(entry: Entry, state: InstanceState) -> Instance:
         gpu_instance_id=entry.gi_id,
         compute_instance_id=entry.ci_id,
         uuid=entry.mig_uuid,
-        claim=None if entry.suspect or entry.taken else entry.claim,
+        claim=None if entry.suspect else entry.claim,
         message=entry.note,
     )
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import threading
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -126,6 +128,19 @@ def checkpointed_devices(roots: Roots) -> tuple[PodDevices, ...]:
         PodDevices(*names.get(uid, ("pod of UID", uid)), frozenset(found[uid]), frozenset())
         for uid in running_pods(roots, found)
     )
+
+
+def unlisted_pods(roots: Roots, pods: Iterable[PodDevices], namespace: str = "") -> list[str]:
+    """Pods of which a process runs and that kubelet does not list, as those deleted by force.
+
+    ``pods``: those that it lists. ``namespace``: of the pods; all without one.
+    """
+    found = logged_pods(roots).items()
+    logged = {uid: each for uid, each in found if namespace in {"", each[0]}}
+    listed = Counter((pod.namespace, pod.name) for pod in pods)
+    missing = Counter(logged.values()) - listed
+    running = running_pods(roots, [uid for uid, each in logged.items() if each in missing])
+    return ["/".join(each) for each in sorted(Counter(logged[uid] for uid in running) - listed)]
 
 
 def _read(pod: v1.PodResources) -> PodDevices:

@@ -1,7 +1,7 @@
 """Entries of the journal: one device of one claim, and the step that it has reached.
 
-Ready slices of a layout, suspect placements and instances of others that a takeover removes have
-entries too, under the name of a claim that cannot exist: its namespace has a dot in its name.
+Ready slices of a layout and suspect placements have entries too, under the name of a claim that
+cannot exist: its namespace has a dot in its name.
 """
 
 from __future__ import annotations
@@ -51,9 +51,6 @@ LEAVING = frozenset(State) - ARRIVING - HELD
 EntryKey = tuple[str, str]
 SUSPECT = "mig.suspect"
 """Namespace in entries of suspect placements, which a GPU may still hold (``Entry.suspect``)."""
-
-TAKEN = "mig.taken"
-"""Namespace in entries of instances of others, which a takeover alone removes or makes again."""
 
 LAYOUT = "mig.layout"
 """Namespace in entries of ready slices: a layout declares them, and no claim holds them."""
@@ -143,11 +140,6 @@ class Entry:
         """
         return self.claim.namespace == SUSPECT
 
-    @property
-    def taken(self) -> bool:
-        """True if the entry is of no claim, but of an instance that others made, or will have."""
-        return self.claim.namespace == TAKEN
-
     def at(self, state: State, *, note: str = "", **changes: Any) -> Entry:
         """This entry in another state, with the fields that follow from that.
 
@@ -180,8 +172,6 @@ class Entry:
         if self.ready:
             return f"a ready slice of the node's layout ({self.device})"
         why = f": {self.note}" if self.note else ""
-        if self.taken:
-            return f"an instance of another manager, which is taken over ({self.device})"
         if self.suspect:
             return f"nobody, and not free{why}"
         return f"claim {self.claim} (UID {self.claim.uid}, {self.device}, {self.state.value}{why})"
@@ -229,11 +219,6 @@ def intended_entry(
         profile=profile.name,
         placement=placement,
     )
-
-
-def taken_entry(entry: Entry) -> Entry:
-    """Entry of an instance of others; ``entry``: that of the same slice for a layout."""
-    return replace(entry, claim=ClaimRef(TAKEN, "taken", f"taken-{entry.device}"))
 
 
 def ready_entry(entry: Entry) -> Entry:

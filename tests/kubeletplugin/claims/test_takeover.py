@@ -14,7 +14,7 @@ from dra.common.resources import MIG_NODES, NODES
 from dra.gpu.inventory import ClaimRef
 from dra.kube.errors import KubeError, UnavailableError
 from kubeletplugin import times
-from kubeletplugin.claims.slices import Slices
+from kubeletplugin.claims import takeover
 from kubeletplugin.journal.entries import State
 from sim.kubelet.claims import ClaimInfo
 from sim.kubelet.plugins import PreparedDevice
@@ -183,7 +183,7 @@ def test_instances_go_one_by_one_as_their_pods_end(
     node.pods.pop("train-3")
     assert settled(node) == "no instance of others is left"
     assert [s[1:3] for s in node.slices()] == [("1g.5gb", 2)], "the claim's own stays"
-    assert not [e for e in node.journal() if e.taken]
+    assert [e.state for e in node.journal()] == [State.PREPARED]
     wait_for("the event", lambda: "NodeTakenOver" in dict(events(node, node.node)))
     removed = [m for r, m in events(node, node.node) if r == "ForeignInstanceRemoved"]
     assert any(made[3].uuid in text for text in removed)
@@ -340,33 +340,30 @@ def start_seeing(rig: Rig) -> None:
     rig.daemon.hardware.session.names_processes = True
 
 
-@pytest.mark.parametrize("state", [State.DESTROYING, State.CI_DESTROYED])
-def test_what_a_killed_process_left_is_given_back_or_ended(
-    node: Rig, state: State, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("step", ["destroy_compute_instances", "destroy_gpu_instance"])
+def test_what_a_killed_process_left_is_judged_by_what_is_there(
+    node: Rig, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = node.machine.create_slice(0, "1g.5gb", start=0)
     start(node)
     ask(node, "take")
-    called: list[State] = []
 
-    def dies(self: Slices, entry: Any) -> str:
-        called.append(entry.state)
-        if state is State.CI_DESTROYED:
-            node.machine.destroy_compute_instances(0, made.gpu_instance)
-            self.journal.put(entry.at(State.CI_DESTROYED, mig_uuid=""))
+    def dies(*_: object) -> None:
         raise SystemExit
 
     with monkeypatch.context() as patch:
-        patch.setattr(Slices, "remove", dies)
-        wait_for("the kill", lambda: _dies(node) and called)
+        patch.setattr(takeover, step, dies)
+        wait_for("the kill", lambda: _dies(node))
         node.stop()
-    assert [e.state for e in node.journal() if e.taken] == [state]
-    label(node, "true")
-    give(node, made, "train")
+    is_whole = step == "destroy_compute_instances"
+    assert (made.uuid in str(node.machine.snapshot())) is is_whole
+    if is_whole:
+        give(node, made, "train")
     start(node)
-    tend(node)
+    left = "gpu-0 1g.5gb at 0:1: pod default/train" if is_whole else "no instance of others"
+    wait_for("the next look", lambda: left in tend(node)[1])
     assert not node.journal()
-    assert bool(instances(node)) is (state is State.DESTROYING)
+    assert bool(instances(node)) is is_whole
 
 
 def _dies(rig: Rig) -> bool:
@@ -430,7 +427,7 @@ def test_what_cannot_be_made_again_is_told(node: Rig) -> None:
     (uuid, _) = [gpu.uuid for gpu in node.machine.state().gpus]
     kept = [{"gpu": uuid, "placement": {"start": 4, "size": 4}, "profileId": 9}]
     ask(node, "return", restore=True, instances=kept)
-    assert "gpu-0 3g.20gb at 4:4" in settled(node, "failed")
+    assert "gpu-0 3g.20gb at 4:4" in settled(node, "pending")
     assert not node.journal()
     node.machine.destroy_slice(0, node.machine.gpu(0).gpu_instances[0].id)
     settled(node)
