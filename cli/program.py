@@ -253,7 +253,6 @@ _COMMANDS = (
         "Find mistakes in manifests of pods, claims, templates and classes, without a cluster.",
         _files(),
         _flag("--strict", text="warnings are errors"),
-        _flag("--hints", text="also what could be better"),
         examples=("lint pod.yaml", "lint - < pod.yaml"),
         forms=_JSON,
         offline=True,

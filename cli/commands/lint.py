@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 
 from cli.linting.administration import check_layouts, check_quota
 from cli.linting.claims import ClaimSpec, Manifests, check_claim, check_class
-from cli.linting.documents import Document, Level, Remark, read_files, text
-from cli.linting.pods import CLAIM_FIELDS, NOT_LOOKED_AT, PodSpec, check_pod, pods_of
+from cli.linting.documents import Document, Level, Remark, read_files
+from cli.linting.pods import NOT_LOOKED_AT, PodSpec, check_pod, pods_of
 from cli.output import Exit, Output, counted
 from cli.session import evaluator
 from dra.cel.kinds import Kinds
 
 
-def run(out: Output, *, file: Sequence[str], strict: bool, hints: bool, driver: str) -> int:
+def run(out: Output, *, file: Sequence[str], strict: bool, driver: str) -> int:
     """Check all files together, so that pods find the claims that they name."""
     found = [*read_files(file)]
     documents = [each for each in found if isinstance(each, Document)]
@@ -27,13 +27,10 @@ def run(out: Output, *, file: Sequence[str], strict: bool, hints: bool, driver: 
         summary = {level.value: counts[level] for level in Level}
         out.json("LintReport", {"remarks": remarks, "summary": summary})
     else:
-        paint = {Level.ERROR: out.bad, Level.WARNING: out.odd, Level.HINT: out.dim}
+        paint = {Level.ERROR: out.bad, Level.WARNING: out.odd}
         for remark in remarks:
-            if hints or remark.level is not Level.HINT:
-                out.line(remark.shown(paint[remark.level](remark.level.value)))
+            out.line(remark.shown(paint[remark.level](remark.level.value)))
         shown = [counted(counts[level], level.value) for level in Level if counts[level]]
-        if counts[Level.HINT] and not hints:
-            shown[-1] += " (see --hints)"
         said = ", ".join(shown) or out.good("nothing to remark")
         if aside := sum(remark.message == NOT_LOOKED_AT for remark in remarks):
             said += f"; not looked at, or in part: {aside}"
@@ -45,8 +42,6 @@ def run(out: Output, *, file: Sequence[str], strict: bool, hints: bool, driver: 
 def _check(documents: Sequence[Document], kinds: Kinds, driver: str) -> Iterator[Remark]:
     known = Manifests({}, {}, kinds, driver)
     found = [each for one in documents for each in (*pods_of(one), *known.add(one))]
-    pods = [each for each in found if isinstance(each, PodSpec)]
-    specs = [each for each in found if isinstance(each, ClaimSpec)]
     for each in found:
         match each:
             case Remark():
@@ -55,19 +50,8 @@ def _check(documents: Sequence[Document], kinds: Kinds, driver: str) -> Iterator
                 yield from check_class(each, known)
             case ClaimSpec():
                 yield from check_claim(each, known)
-    for pod in pods:
-        yield from check_pod(pod, known)
+            case PodSpec():
+                yield from check_pod(each, known)
     for document in documents:
         yield from check_layouts(document)
         yield from check_quota(document)
-    if pods:
-        yield from _check_use(specs, documents)
-
-
-def _check_use(specs: Sequence[ClaimSpec], documents: Sequence[Document]) -> Iterator[Remark]:
-    places = [place for document in documents for _, place in document.mappings]
-    named = {text(place, field) for place in places for field in CLAIM_FIELDS}
-    for spec in specs:
-        if spec.document.name not in named:
-            message = "no pod in these files names it: claims are allocated for pods"
-            yield spec.document.remark(Level.WARNING, ("metadata", "name"), message)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,7 +27,6 @@ from dra.cel.offers import Expressions
 from dra.cel.questions import CostlySelectorError, SelectorError
 from dra.claims.claims import Claim, class_selectors, read_claim
 from dra.claims.classes import (
-    PROFILE_CLASS,
     DeviceClass,
     generated_classes,
     meant_ours,
@@ -36,15 +34,11 @@ from dra.claims.classes import (
     read_class,
     read_quota,
 )
-from dra.claims.nearmisses import find_near_miss
 from dra.claims.reader import Reader, unjudged
 from dra.claims.reasons import Obstacle, Reason
 from dra.claims.requests import requested_settings
 from dra.common.resources import DEVICE_CLASSES
 from dra.gpu.inventory import Inventory
-
-_COMPUTE_SLICES = 7
-"""Compute slices of every GPU with MIG but the A30, which has 4."""
 
 _VERSIONS = re.compile(r"driverVersion|cudaDriverVersion")
 """Attributes of nodes, not of products."""
@@ -124,17 +118,13 @@ class Manifests:
     def unmatched(
         self, document: Document, at: Path, choices: Sequence[Expressions]
     ) -> Iterator[Remark]:
-        """Finding about a request whose selectors select no device of any product, or miss one.
+        """Finding about a request whose selectors select no device of any product.
 
         ``choices``: the selectors of each of its alternatives.
         """
         reasons = [*map(self._unmatched, choices)]
-        geometries = [gpu.geometry for gpu in self._gpus.gpus if gpu.geometry]
-        missed = (find_near_miss(wanted, geometries) for wanted in choices)
         if all(reasons):
             yield document.remark(Level.WARNING, at, reasons[0])
-        elif said := next(filter(None, missed), ""):
-            yield document.remark(Level.HINT, at, said)
 
     def _unmatched(self, wanted: Expressions) -> str:
         """Reason why selectors select no device of any product; empty if they may."""
@@ -189,7 +179,6 @@ def _selects_others(selectors: tuple[str, ...], known: Manifests) -> str:
 def check_claim(spec: ClaimSpec, known: Manifests) -> Iterator[Remark]:
     """Findings about a claim or template that neither API server nor controller tells at once."""
     document, where = spec.document, (*spec.at, "requests")
-    yield from _together(spec)
     faults = [*_check_configs(document, spec.at, known.driver)]
     yield from faults
     yield from becomes(document, known.driver, known.classes)
@@ -202,23 +191,6 @@ def check_claim(spec: ClaimSpec, known: Manifests) -> Iterator[Remark]:
         return
     for index, choices in enumerate(found.choices if found else ()):
         yield from known.unmatched(document, (*where, index), [w.expressions for w in choices])
-
-
-def _together(spec: ClaimSpec) -> Iterator[Remark]:
-    """Findings about constraints by which one GPU is to give more slices than any GPU has."""
-    asked: Counter[str] = Counter()
-    for request in spec.claim.requests:
-        if found := PROFILE_CLASS.fullmatch(request.class_name):
-            asked[request.name] += int(found[1]) * request.count
-    for index, constraint in enumerate(spec.claim.constraints):
-        same_gpu = text(constraint, "matchAttribute").endswith("/parentUUID")
-        compute = sum(asked[name] for name in constraint.get("requests") or [*asked])
-        if same_gpu and compute > _COMPUTE_SLICES:
-            where = (*spec.at, "constraints", index)
-            message = (
-                f"all on one GPU would take {compute} compute slices, a GPU has {_COMPUTE_SLICES}"
-            )
-            yield spec.document.remark(Level.ERROR, where, message)
 
 
 def _check_configs(document: Document, at: Path, driver: str) -> Iterator[Remark]:

@@ -25,13 +25,11 @@ Path = tuple[str | int, ...]
 class Level(StrEnum):
     """Level of a remark.
 
-    ``ERROR``: it does not work. ``WARNING``: it works otherwise than it seems. ``HINT``: it could
-    be better.
+    ``ERROR``: it does not work. ``WARNING``: it works otherwise than it seems.
     """
 
     ERROR = "error"
     WARNING = "warning"
-    HINT = "hint"
 
 
 @dataclass(frozen=True, slots=True)

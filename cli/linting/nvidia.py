@@ -46,7 +46,7 @@ def becomes(document: Document, driver: str, classes: Collection[str]) -> Iterat
             "prints it for this one"
         )
         yield document.remark(Level.WARNING, ("spec",), message)
-        yield from (each for each in remarks if each.level is not Level.HINT)
+        yield from remarks
 
 
 def convert_claim(document: Document, driver: str, classes: Collection[str]) -> Iterator[Remark]:
@@ -87,7 +87,9 @@ def _convert(
         bodies += [(path, each) for each in (mapping(request, "exactly"), *alternatives)]
     for path, body in bodies:
         yield from _convert_class(document, path, body, driver, classes)
-        yield from _convert_selectors(document, path, body, driver)
+        for _, selector in entries(body, "selectors"):
+            cel = mapping(selector, "cel")
+            cel["expression"] = text(cel, "expression").replace(DRIVER, driver)
     for index, entry in entries(devices, "config"):
         opaque = mapping(entry, "opaque")
         if text(opaque, "driver") == DRIVER:
@@ -118,29 +120,9 @@ def _convert_class(
             "which nodes with shares have; for one alone take capacity away"
         )
         yield document.remark(Level.WARNING, path, message)
-    elif alone == GPU_CLASS:
-        message = (
-            "a GPU for this claim alone; where NVIDIA's driver shares them by "
-            f"--consumable-shares, write class {share}"
-        )
-        yield document.remark(Level.HINT, path, message)
     if str(count) != "1":
         message = f"a claim has one share of a device, not {count}: say memory or cores"
         yield document.remark(Level.ERROR, path, message)
-
-
-def _convert_selectors(
-    document: Document, path: Path, body: dict[str, Any], driver: str
-) -> Iterator[Remark]:
-    for index, selector in entries(body, "selectors"):
-        cel = mapping(selector, "cel")
-        if DRIVER in text(cel, "expression"):
-            cel["expression"] = text(cel, "expression").replace(DRIVER, driver)
-            message = (
-                "the driver's name is exchanged; whether this driver's devices have these "
-                "attributes shows kubectl mig lint"
-            )
-            yield document.remark(Level.HINT, (*path, "selectors", index, "cel"), message)
 
 
 def _convert_config(

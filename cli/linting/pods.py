@@ -13,8 +13,6 @@ from cli.linting.claims import ClaimSpec, Key, Manifests
 from cli.linting.documents import Document, Level, Path, Remark, entries, mapping, text
 from cli.linting.shapes import POD, shaped
 from dra.claims.claims import Use, crowded, find_crowd, lacks_request, nobody_uses
-from dra.claims.wants import ClaimWants
-from dra.gpu.names import finalizer
 from dra.limits.asks import GPUS, MEMORY, is_profile, is_zero
 from dra.limits.others import Translation, renamed, translate
 from dra.limits.rewriting import is_template_name, opt_in_label
@@ -146,12 +144,19 @@ def _asks(path: Path, value: dict[str, Any]) -> bool:
 
 def check_pod(pod: PodSpec, known: Manifests) -> Iterator[Remark]:
     """Findings about a pod that neither the API server nor the controller tells at once."""
-    for rule in (_references, _uses, _placing, _sharing, _limits):
+    for rule in (_references, _uses, _sharing, _limits):
         yield from rule(pod, known)
 
 
 def _references(pod: PodSpec, known: Manifests) -> Iterator[Remark]:
-    """Findings about a claim that all replicas would share, and a template that is not there."""
+    """Findings about a node that is named, shared claims, and templates that are not there."""
+    has_run = mapping(pod.document.obj, "metadata").get("uid")
+    if pod.entries and text(pod.spec, "nodeName") and not has_run:
+        message = (
+            "a pod with claims must not name its node: the scheduler, which reserves claims for "
+            "pods, is passed over; use nodeSelector"
+        )
+        yield pod.document.remark(Level.ERROR, (*pod.at, "nodeName"), message)
     for at, refers in pod.entries.values():
         if len(refers) != 1:
             message = f"an entry has one of {' and '.join(CLAIM_FIELDS)}, and nothing below source"
@@ -163,13 +168,11 @@ def _references(pod: PodSpec, known: Manifests) -> Iterator[Remark]:
                     "slice; a resourceClaimTemplateName gives each its own"
                 )
                 yield pod.document.remark(Level.WARNING, at, message)
-            if (kind, (namespace, name)) in known.claims or is_template_name(name):
-                continue
             there = sorted(n for k, (where, n) in known.claims if (k, where) == (kind, namespace))
-            message = f"there is no {kind} {name!r} in these files"
-            if there:
-                message += f"; there are: {', '.join(there)}"
-            yield pod.document.remark(Level.WARNING if there else Level.HINT, at, message)
+            if there and name not in there and not is_template_name(name):
+                have = ", ".join(there)
+                message = f"there is no {kind} {name!r} in these files; there are: {have}"
+                yield pod.document.remark(Level.WARNING, at, message)
 
 
 def _uses(pod: PodSpec, known: Manifests) -> Iterator[Remark]:
@@ -189,29 +192,6 @@ def _uses(pod: PodSpec, known: Manifests) -> Iterator[Remark]:
     used = {use.claim for _, _, uses in pod.containers for use in uses}
     for name in sorted(offered.keys() - used):
         yield pod.document.remark(Level.WARNING, offered[name][0], nobody_uses(name))
-
-
-def _placing(pod: PodSpec, known: Manifests) -> Iterator[Remark]:
-    """Findings about a node that is named, and a gate that is not."""
-    if not pod.entries:
-        return
-    if text(pod.spec, "nodeName") and not mapping(pod.document.obj, "metadata").get("uid"):
-        message = (
-            "a pod with claims must not name its node: the scheduler, which reserves claims for "
-            "pods, is passed over; use nodeSelector"
-        )
-        yield pod.document.remark(Level.ERROR, (*pod.at, "nodeName"), message)
-    gates = [text(g, "name") for _, g in entries(pod.spec, "schedulingGates")]
-    gate = finalizer(known.driver)
-    # The controller lifts the gate of pods whose claims are all its own.
-    read = [known.reader.read(spec.claim) for spec in pod.claims(known).values()]
-    ours = [isinstance(each, ClaimWants) for each in read]
-    if ours and all(ours) and gate not in gates:
-        message = (
-            f"with scheduling gate {gate} it would not be tried in vain while it waits for its "
-            "slice; the controller lifts the gate"
-        )
-        yield pod.document.remark(Level.HINT, pod.at, message)
 
 
 def _sharing(pod: PodSpec, known: Manifests) -> Iterator[Remark]:

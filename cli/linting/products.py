@@ -20,8 +20,6 @@ PROFILE = re.compile(
 )
 _FILES = Path(__file__).parents[2] / "sim/nvml/fixtures"
 _BRANDS = {"nvidia": "Nvidia", "nvidia-rtx": "NvidiaRTX", "tesla": "Tesla"}
-_VERSION = "999.0.0"
-"""Stands for the driver's and CUDA's versions, which no product tells."""
 
 
 def known_gpus(driver: str, profiles: Collection[str]) -> Inventory:
@@ -32,9 +30,7 @@ def known_gpus(driver: str, profiles: Collection[str]) -> Inventory:
     """
     found = [json.loads(path.read_bytes()) for path in sorted(_FILES.glob("*.json"))]
     gpus = [gpu for minor, product in enumerate(found) for gpu in _gpus(product, minor, profiles)]
-    return Inventory(
-        "", "", driver, (*gpus,), driver_version=_VERSION, cuda_driver_version=_VERSION
-    )
+    return Inventory("", "", driver, (*gpus,))
 
 
 def _gpus(product: dict[str, Any], minor: int, profiles: Collection[str]) -> list[Gpu]:

@@ -56,9 +56,7 @@ CONFIG = """\
 def test_good_manifests_are_left_alone(lint: Command) -> None:
     text = f"---\n# nothing\n---\n{POD}{TEMPLATE}{CONFIG}"
     ran = lint(text, "-o", "json")
-    assert ran.code == 0
-    assert [r["level"] for r in ran.json["remarks"]] == ["hint"]
-    assert "scheduling gate" in ran.json["remarks"][0]["message"]
+    assert (ran.code, ran.json["remarks"]) == (0, [])
 
 
 def test_what_this_repository_shows_has_no_mistakes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,7 +64,6 @@ def test_what_this_repository_shows_has_no_mistakes(capsys: pytest.CaptureFixtur
         assert main(["lint", "--strict", str(REPOSITORY / shown)]) == 0, capsys.readouterr().out
 
 
-SAME_GPU = "constraints: [{{matchAttribute: mig.dra.dev/parentUUID{}}}]"
 MISTAKES = [
     (
         "[{name: gpu}]",
@@ -94,12 +91,6 @@ MISTAKES = [
         "GpuConfig\n            share:\n              tenants: any",
         31,
         "only a DeviceClass may say it",
-    ),
-    (
-        "mig-1g.5gb\n",
-        f"mig-4g.20gb\n          count: 2\n      {SAME_GPU.format('')}\n",
-        25,
-        "8 compute slices, a GPU has 7",
     ),
     ("kind: Pod\n", "kind: Pod\n bad: x\n", 3, "no YAML"),
     (
@@ -177,7 +168,6 @@ WARNINGS = [
     (POD.replace("Name: t", "Name: u") + TEMPLATE, "no ResourceClaimTemplate 'u' in these files"),
     (TEMPLATE.replace("mig-1g.5gb", "mig.nvidia.com"), "it is for NVIDIA's DRA driver"),
     (POD.replace("claims: [{name: gpu}]", 'limits: {nvidia.com/mig-1g.5gb: "1"}'), "extended"),
-    (POD.replace("Name: t", "Name: other") + TEMPLATE, "no pod in these files names it"),
 ]
 
 
@@ -229,28 +219,6 @@ def test_a_selector_that_no_product_fulfils_is_told(
     assert ("it selects no device of the 14 products" in ran.out) is not may_match, ran.out
 
 
-def test_a_selector_that_misses_a_profile_by_little_is_hinted_at(lint: Command) -> None:
-    memory = "device.capacity['mig.dra.dev'].memory.isGreaterThan(quantity('{}'))"
-    for amount, missed in (("20Gi", True), ("19Gi", False), ("900Gi", False)):
-        cel = f'{{expression: "{memory.format(amount)}"}}'
-        selector = f"mig.dra.dev\n          selectors: [{{cel: {cel}}}]"
-        ran = lint(POD + TEMPLATE.replace("mig-1g.5gb", selector), "--hints")
-        assert ("ask by class mig-min-20gb" in ran.out) is missed, ran.out
-
-
-def test_only_pods_whose_claims_are_all_ours_are_told_of_the_gate(lint: Command) -> None:
-    for name, driver, is_ours in (
-        ("mig-1g.5gb", "mig.dra.dev", True),
-        ("nic.example.com", "mig.dra.dev", False),
-        ("gpu.nvidia.com", "mig.dra.dev", False),
-        ("gpu.nvidia.com", "gpu.nvidia.com", True),
-    ):
-        text = POD + TEMPLATE.replace("mig-1g.5gb", name)
-        ran = lint(text, "--hints", "--driver-name", driver)
-        assert (f"scheduling gate {driver}/allocation" in ran.out) is is_ours, ran.out
-    assert "scheduling gate" not in lint(POD, "--hints").out
-
-
 def test_what_asks_for_slices_in_a_way_that_is_not_known_is_named(lint: Command) -> None:
     odd = "apiVersion: apps.nvidia.com/v1alpha1\nkind: NIMService\nmetadata: {name: n}\nspec:\n"
     limits = odd + "  resources: {limits: {nvidia.com/gpu: 1}}\n"
@@ -260,7 +228,6 @@ def test_what_asks_for_slices_in_a_way_that_is_not_known_is_named(lint: Command)
         assert "f.yaml:5: warning: NIMService n: spec." in ran.out
         assert "1 object: 1 warning; not looked at, or in part: 1" in ran.out
     assert lint(limits.replace(": 1}", ": 0}"), "--strict").code == 0
-    assert "no pod in these files names it" not in lint(POD + TEMPLATE + "---\n" + claims).out
 
 
 def test_replicas_that_share_one_claim_are_told_so(lint: Command) -> None:
