@@ -223,23 +223,19 @@ def intended_entry(
 
 def ready_entry(entry: Entry) -> Entry:
     """Entry of a ready slice, of which only the GPU instance exists."""
-    device = _unshared(entry.device)
-    return replace(
-        entry.at(State.CI_DESTROYED, ci_id=None, mig_uuid="", idle=True),
-        **_of_nobody(ClaimRef(LAYOUT, "ready", f"ready-{device}"), device),
-    )
+    bare = entry.at(State.CI_DESTROYED, ci_id=None, mig_uuid="", idle=True)
+    return replace(bare, **_of_nobody(entry, LAYOUT, "ready"))
 
 
 def suspect_entry(entry: Entry, why: str) -> Entry:
     """Entry of a suspect placement, unavailable until an instance can be made there again."""
+    left = entry.at(State.LEFTOVER, note=why, gi_id=None, ci_id=None, mig_uuid="", remade=False)
+    return replace(left, **_of_nobody(entry, SUSPECT, "suspect"))
+
+
+def _of_nobody(entry: Entry, namespace: str, name: str) -> dict[str, Any]:
     device = _unshared(entry.device)
-    return replace(
-        entry.at(State.LEFTOVER, note=why, gi_id=None, ci_id=None, mig_uuid="", remade=False),
-        **_of_nobody(ClaimRef(SUSPECT, "suspect", f"suspect-{device}"), device),
-    )
-
-
-def _of_nobody(claim: ClaimRef, device: str) -> dict[str, Any]:
+    claim = ClaimRef(namespace, name, f"{name}-{device}")
     no_share = {"share": None, "share_id": "", "mps": None}
     return {"claim": claim, "device": device, "pool": "", "requests": (), "total": 1, **no_share}
 
