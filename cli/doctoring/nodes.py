@@ -6,11 +6,10 @@ from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from itertools import combinations
-from typing import NamedTuple
 
 from cli.doctoring.examination import Check, Evidence, fail, ok, unknown, warn
 from cli.drawing import remark
-from cli.facts import CONTROLLER, PLUGIN
+from cli.facts import CONTROLLER, PLUGIN, is_component
 from cli.output import counted, named
 from cli.site import NodeView, find_hindrance, remedy_of
 from dra.claims.claims import find_unseen
@@ -18,7 +17,7 @@ from dra.claims.reader import KnownClaim
 from dra.claims.reasons import NodeReason, Reason
 from dra.claims.remedies import remedy
 from dra.common.program import page
-from dra.common.resources import Obj, ObjectKey, at
+from dra.common.resources import ObjectKey, at
 from dra.common.runtimes import doubt, refusal, runtime_of
 from dra.gpu.inventory import HARMFUL, AllocatorKind, GpuHealth, GpuReason, InstanceState
 from dra.gpu.names import DEFAULT_DRIVER
@@ -65,57 +64,25 @@ def controller(evidence: Evidence) -> Iterator[Check]:
 
 
 def installations(evidence: Evidence) -> Iterator[Check]:
-    """Check that the driver is installed once, and that no node has two of its programs."""
-    controllers: dict[str, dict[_Installation, str]] = {}
-    programs: dict[str, dict[_Installation, str]] = {}
-    for pod in evidence.pods_of(CONTROLLER):
-        found = _installation(pod)
-        controllers.setdefault(found.driver, {})[found] = str(found)
-    for pod in evidence.pods_of(PLUGIN):
-        found = _installation(pod)
-        name = f"{found} (pod {pod['metadata']['name']})"
-        programs.setdefault(at(pod, "spec", "nodeName", default=""), {})[found] = name
-    for driver, each in controllers.items():
-        if len(each) > 1:
-            leader = evidence.facts.leader if driver == evidence.facts.driver else ""
-            leads = f"{leader} leads" if leader else "one of them leads"
+    """Check that no driver has controllers, and no node has plugins, of several installations."""
+    found: dict[str, set[str]] = {}
+    for pod in evidence.pods_of(CONTROLLER, PLUGIN):
+        metadata, spec = pod["metadata"], pod["spec"]
+        flags = [arg for each in at(pod, "spec", "containers") for arg in each.get("args") or ()]
+        said = (f.removeprefix(_DRIVER_NAME) for f in flags if f.startswith(_DRIVER_NAME))
+        driver = next(said, DEFAULT_DRIVER)
+        release = at(metadata, "labels", "app.kubernetes.io/instance", default="")
+        where = f"node {spec['nodeName']}" if spec.get("nodeName") else ""
+        about = f"driver {driver}" if is_component(pod, CONTROLLER) else where
+        found.setdefault(about, set()).add(f"{metadata['namespace']}/{release} of driver {driver}")
+    for about, installed in found.items():
+        if about and len(installed) > 1:
             yield fail(
-                f"driver {driver} is installed {len(each)} times, {named(sorted(each.values()))}: "
-                f"{leads}, the others wait",
-                _UNINSTALL,
-            )
-    for node, each in programs.items():
-        if node and len(each) > 1:
-            yield fail(
-                f"node {node} has programs of several installations, "
-                f"{named(sorted(each.values()))}: one has its GPUs, the others wait, not ready",
-                _UNINSTALL,
-            ).of_node(node)
-
-
-_UNINSTALL = (
-    "keep one: helm uninstall <release> -n <namespace>, or kubeletPlugin.nodeSelector of both "
-    "such that no node is of two"
-)
-
-
-class _Installation(NamedTuple):
-    """A release of the chart in a namespace, and the name of its driver."""
-
-    namespace: str
-    release: str
-    driver: str
-
-    def __str__(self) -> str:
-        return f"{self.namespace}/{self.release} of driver {self.driver}"
-
-
-def _installation(pod: Obj) -> _Installation:
-    metadata = pod["metadata"]
-    flags = [arg for each in at(pod, "spec", "containers") for arg in each.get("args") or ()]
-    named_so = (f.removeprefix(_DRIVER_NAME) for f in flags if f.startswith(_DRIVER_NAME))
-    release = at(metadata, "labels", "app.kubernetes.io/instance", default="")
-    return _Installation(metadata["namespace"], release, next(named_so, DEFAULT_DRIVER))
+                f"{about} is of several installations, {named(sorted(installed))}: the programs of "
+                "one work, the others wait",
+                "keep one: helm uninstall <release> -n <namespace>, or kubeletPlugin.nodeSelector "
+                "of both such that no node is of two",
+            ).of_node(about.partition(" ")[2])
 
 
 def plugins(evidence: Evidence) -> Iterator[Check]:

@@ -195,12 +195,12 @@ FAILURES: list[tuple[Callable[[World], object], str, str]] = [
     (
         second_controller,
         "installations",
-        f"driver mig.dra.dev is installed 2 times, {SECOND}, {FIRST}: controller-0 leads",
+        f"driver mig.dra.dev is of several installations, {SECOND}, {FIRST}: the programs of one",
     ),
     (
         second_program,
         "installations",
-        f"{RENAMED} (pod plugin-node-a), {FIRST} (pod plugin-node-a): one has its GPUs",
+        f"node node-a is of several installations, {RENAMED}, {FIRST}: the programs of one work",
     ),
     (lambda w: w.api.delete(DEVICE_CLASSES, "mig-3g.20gb"), "classes", "mig-3g.20gb"),
     (
