@@ -18,7 +18,6 @@ import yaml
 from api.config import (
     API_VERSION,
     DEFAULT,
-    GPU_KIND,
     KIND,
     DeviceConfig,
     NodesConfig,
@@ -197,9 +196,6 @@ def test_an_error_does_not_repeat_all_that_a_user_wrote(parameters: dict[str, An
 
 
 SLICE = {"apiVersion": API_VERSION, "kind": KIND}
-
-
-GPU = {"apiVersion": API_VERSION, "kind": GPU_KIND}
 
 
 @pytest.mark.parametrize(("text", "mebibytes"), [("512Mi", 512), ("8Gi", 8192), ("1Mi", 1)])

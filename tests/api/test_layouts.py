@@ -14,7 +14,6 @@ from api.nodeclass import (
     NodeClass,
     decode_layouts,
     decode_node_class,
-    is_layouts,
 )
 
 GOOD = """
@@ -167,9 +166,3 @@ def test_a_wrong_class_of_nodes_is_refused(obj: Any, path: str, problem: str) ->
     assert error.value.path == path
     assert problem in str(error.value)
     assert str(error.value).startswith("MigNodeClass")
-
-
-def test_files_are_told_apart_by_their_content() -> None:
-    assert is_layouts(yaml.safe_load(GOOD))
-    assert not is_layouts(node_class(layouts=one()))
-    assert not is_layouts([])

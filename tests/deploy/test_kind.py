@@ -69,11 +69,6 @@ class Terminal:
 
 
 @pytest.fixture
-def bare(tmp_path: Path) -> Terminal:
-    return Terminal(tmp_path)
-
-
-@pytest.fixture
 def equipped(tmp_path: Path) -> Terminal:
     return Terminal(tmp_path, "docker", "kind", "kubectl", "helm")
 
@@ -117,19 +112,6 @@ def test_a_bad_argument_is_named_before_anything_happens(
     assert equipped.called() == []
 
 
-@pytest.mark.parametrize("version", ["1.34", "1.35", "1.36", "1.37"])
-def test_a_version_has_its_image_and_the_gates_that_it_lacks(version: str, bare: Terminal) -> None:
-    made = config(bare, "--kubernetes", version)
-    assert {node["image"].rpartition(".")[0] for node in made["nodes"]} == {
-        f"kindest/node:v{version}"
-    }
-    old = version in {"1.34", "1.35"}
-    assert made.get("featureGates", {}).get("DRAPartitionableDevices", False) is old
-    assert [node["role"] for node in made["nodes"]] == ["control-plane", *["worker"] * 3]
-    (patch,) = made["containerdConfigPatches"]
-    assert "enable_cdi = true" in patch
-
-
 def test_up_builds_creates_loads_and_installs_in_this_order(equipped: Terminal) -> None:
     status, text = equipped.run("up.sh", "--name", "lab", "--kubernetes", "1.34")
     assert status == 0, text
@@ -160,32 +142,6 @@ def test_up_builds_creates_loads_and_installs_in_this_order(equipped: Terminal) 
     assert list(values["simulated"]["nodes"]) == ["lab-worker", "lab-worker2", "lab-worker3"]
     assert len({gpus[0] for gpus in products}) == 3
     assert {gpu for gpus in products for gpu in gpus} <= set(product_names())
-
-
-@pytest.mark.parametrize("demo", ["packing", "sharing", "recovery"])
-def test_a_demo_applies_manifests_that_exist_and_cleans_up(demo: str, equipped: Terminal) -> None:
-    status, text = equipped.run("demo.sh", demo)
-    assert status == 0, text
-    calls = equipped.called()
-    applied = [call.split("--filename ")[1] for call in calls if "--filename" in call]
-    assert applied
-    assert all(Path(each).is_file() for each in applied)
-    waited = {
-        name.removeprefix("pod/")
-        for call in calls
-        if " wait " in call
-        for name in call.split()
-        if name.startswith("pod/")
-    }
-    pods = {
-        each["metadata"]["name"]
-        for file in applied
-        for each in yaml.safe_load_all(Path(file).read_text())
-        if each["kind"] == "Pod"
-    }
-    assert waited == pods
-    deletions = [number for number, call in enumerate(calls) if "delete namespace" in call]
-    assert deletions[-1] > max(n for n, call in enumerate(calls) if "--filename" in call)
 
 
 @pytest.mark.parametrize("file", sorted((KIND / "demos").iterdir()), ids=lambda file: file.stem)

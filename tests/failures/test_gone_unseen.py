@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kubeletplugin.claims import claim_watch
-from tests.failures.helpers.agreement import check_settled, entries
-from tests.failures.helpers.plant import Plant
+from tests.failures.helpers.agreement import entries
 from tests.failures.stories.anyorder import AnyOrder
 
 
@@ -14,18 +13,6 @@ from tests.failures.stories.anyorder import AnyOrder
 def told_a_moment_ago(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow the machine is, what the watch has told is taken as it was."""
     monkeypatch.setattr(claim_watch, "FRESH_SECONDS", 3600.0)
-
-
-def test_a_slice_that_is_made_of_a_claim_that_has_gone_is_given_back(plant: Plant) -> None:
-    ref = plant.site.claim("gone", ["gpu-0-mig-1g5gb-19-4"], awaited=True)
-    with plant.daemon.hardware.named("gpu-0").lock:  # somebody works on it
-        plant.watch(ref)
-    assert not entries(plant.site)
-    plant.site.delete_claim(ref)
-    plant.eager_round()
-    assert [e.claim for e in entries(plant.site) if e.early] == [ref]
-    plant.watch_ends()
-    check_settled(plant.site, {})
 
 
 def test_nothing_is_left_of_what_has_waited_for_gpus_that_could_not_be_asked() -> None:

@@ -8,7 +8,8 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -59,13 +60,13 @@ ALLOWED = {
 """It maps files to read them; runs of ``rm`` and ``nvidia-smi`` are counted as programs."""
 
 
-def sources() -> Iterator[tuple[Path, ast.Module]]:
+@cache
+def sources() -> list[tuple[Path, ast.Module]]:
     """Modules of the daemon; the check is another program, which no crash point runs."""
-    for package in (kubeletplugin, cdi):
-        [folder] = package.__path__
-        for path in sorted(Path(folder).rglob("*.py")):
-            if not path.is_relative_to(Path(folder, "check")):
-                yield path, ast.parse(path.read_text())
+    folders = [Path(folder) for package in (kubeletplugin, cdi) for folder in package.__path__]
+    paths = [path for folder in folders for path in sorted(folder.rglob("*.py"))]
+    others = Path(*kubeletplugin.__path__, "check")
+    return [(p, ast.parse(p.read_text())) for p in paths if not p.is_relative_to(others)]
 
 
 def test_the_daemon_does_not_import_the_check() -> None:

@@ -13,14 +13,13 @@ from api.config import API_VERSION, KIND
 from dra.allocator.allocate import Allocator
 from dra.allocator.moves import MoveTable
 from dra.allocator.score import POLICIES
-from dra.gpu.geometry import Occupant, Placement
 from dra.gpu.inventory import AllocatorKind
-from hack.bench import allocate, cluster, objects, placement
-from hack.bench.bound import bounds, facets, most_slices
+from hack.bench import allocate, cluster, objects
+from hack.bench.bound import bounds, facets
 from hack.bench.fleet import Cheapest, Fleet, judge
 from hack.bench.objects import MIXES, geometry
-from hack.bench.peers import PEERS, fragmentation
-from hack.bench.play import Ask, play
+from hack.bench.peers import PEERS
+from hack.bench.play import play
 from hack.bench.site import partitionable
 from hack.bench.traffic import steady
 from tests.controller.helpers.deciding import problem
@@ -29,30 +28,6 @@ from tests.controller.helpers.objects import cluster as cluster_of
 from tests.dra.gpus import A100
 
 TABLE = MoveTable(geometry("A100-SXM4-80GB"))
-
-
-TRACE = """\
-name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time
-a,1,1,1,460,,LS,Running,0,50,0
-b,1,1,2,1000,,LS,Running,10,60,10
-c,1,1,0,0,,LS,Running,10,60,10
-d,1,1,1,110,,LS,Pending,20,60,
-"""
-
-
-def test_each_figure_of_a_scene_has_a_row_with_its_bounds(tmp_path: Path) -> None:
-    (tmp_path / "trace.csv").write_text(TRACE)
-    scenes = ["openb 1.25", "openb in 8 h", "openb at its times"]
-    arguments = ["--seeds", "2", "--only", f"^({'|'.join(scenes)})$", "--workers", "1"]
-    arguments += ["--trace", str(tmp_path / "trace.csv")]
-    result = CliRunner().invoke(placement.main, arguments, catch_exceptions=False)
-    assert result.exit_code == 0
-    head, *lines = result.output.splitlines()
-    assert head.split()[4:-5] == ["possible", "moving", *PEERS]
-    of_loss, of_queue = ("requests", "slices", "unused", "moves"), ("wait", "worst p95")
-    figures = {scenes[0]: of_loss, scenes[1]: of_loss, scenes[2]: of_queue}
-    rows = [(line[:30].strip(), line[30:40].strip()) for line in lines]
-    assert rows == [(scene, figure) for scene, every in figures.items() for figure in every]
 
 
 def test_no_way_to_place_exceeds_the_bounds() -> None:
@@ -66,12 +41,6 @@ def test_no_way_to_place_exceeds_the_bounds() -> None:
             found = play(scene.asks, fleet, way(fleet), since=scene.since).accepted
             assert found["slices"] < limits["possible slices"] < 100
             assert limits["moving slices"] <= limits["possible slices"]
-
-
-def test_the_bound_of_what_stays_is_the_best_packing() -> None:
-    asks = [Ask(n, name, None) for n, name in enumerate(["4g.40gb"] * 3 + ["3g.40gb"] * 3)]
-    assert most_slices(asks, TABLE.geometry, 2) == 16.0
-    assert most_slices(asks[:3], TABLE.geometry, 2) == 8.0, "a 4g stands at 0 alone"
 
 
 @pytest.mark.parametrize("policy", [*POLICIES, "steered"])
@@ -118,18 +87,6 @@ def test_the_benchmarks_fleet_places_as_the_product_does(policy: str) -> None:
             known.fleet.release(uid)
             ours.give_back(devices)
     assert 0 < refused < 60
-
-
-def test_fragmentation_counts_blocked_placements_of_profiles_that_the_room_would_hold() -> None:
-    def of(*wanted: tuple[int, int, int]) -> int:
-        used = A100.usage(Occupant(Placement(start, size), i) for i, start, size in wanted)
-        return fragmentation(MoveTable(A100), used.mask)
-
-    assert of() == 0
-    # Slices 2-7 are free: 1g twice and 1g+me twice, 1g.10gb and 2g once each, 3g and 4g once each.
-    assert of((14, 0, 2)) == 2 * 1 + 2 * 1 + 2 + 2 + 4 + 4
-    # Four slices are free, at 4: nothing of eight counts, and 3g at 0 does.
-    assert of((9, 0, 4)) == 4 * 1 + 4 * 1 + 2 * 2 + 2 * 2 + 4 + 4
 
 
 def test_decisions_are_timed_per_size_of_the_cluster() -> None:

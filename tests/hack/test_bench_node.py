@@ -19,57 +19,8 @@ from api.kubelet.dra.v1 import api_pb2 as v1
 from dra.kube.client import KubeApi
 from hack.bench.node import library
 from hack.bench.node.least import Least
-from hack.bench.node.measures import Cycles, Floor, joined, percentile
-from hack.bench.node.table import Row, call_rows, ratios, rendered, worse
+from hack.bench.node.table import worse
 from sim.nvml.machine import GpuSpec, Machine
-
-ROWS = [
-    Row("floor", "floor of a Prepare", 2.0, "ms", ratio=1.0),
-    Row("prepare", "Prepare, paced, p50", 5.0, "ms", ratio=2.5, most=5.0, rival="5.8 ms"),
-    Row("threads", "threads after start", 34, ""),
-]
-
-
-@pytest.mark.parametrize(
-    ("share", "wanted"), [(0.5, 50.0), (0.99, 99.0), (1.0, 100.0), (0.001, 1.0)]
-)
-def test_a_percentile_is_one_of_the_values(share: float, wanted: float) -> None:
-    assert percentile(map(float, range(100, 0, -1)), share) == wanted
-
-
-def test_a_table_that_was_stored_is_read_again() -> None:
-    page = f"# Heading\n\n| other | table |\n|---|---|\n| a | b |\n\n{rendered(ROWS)}\n\nText."
-    assert ratios(page) == {"floor": 1.0, "prepare": 2.5}
-
-
-def test_ratios_are_read_from_the_stored_page_and_not_from_its_other_tables() -> None:
-    page = (Path(__file__).parents[2] / "docs/performance.md").read_text()
-    stored = ratios(page)
-    assert {"floor", "prepare", "cpu", "burst-4-200"} <= stored.keys()
-    assert "row" not in stored
-    assert stored["floor"] == 1.0
-
-
-SLOW = Floor(prepare=2.0, unprepare=1.0, cpu=4.0)
-TIGHT = Floor(prepare=1.0, unprepare=0.5, cpu=2.0)
-
-
-def test_calls_are_compared_with_the_floor_of_their_own_pace() -> None:
-    paced = Cycles(prepare=[4.0] * 99 + [20.0] * 2, unprepare=[3.0], cpu=12.0)
-    back = Cycles(prepare=[3.0], unprepare=[99.0], cpu=5.0)
-    assert {r.key: r.ratio for r in call_rows([paced, back], [SLOW, TIGHT])} == {
-        "prepare": 2.0,
-        "prepare-99": 10.0,
-        "prepare-back": 3.0,
-        "unprepare": 3.0,
-        "cpu": 3.0,
-        "cpu-back": 2.5,
-    }
-
-
-def test_blocks_of_cycles_become_one_whose_cpu_is_that_of_each_claim() -> None:
-    found = joined([Cycles([1.0, 2.0], [3.0, 4.0], cpu=9.0), Cycles([5.0], [6.0], cpu=3.0)])
-    assert found == Cycles([1.0, 2.0, 5.0], [3.0, 4.0, 6.0], cpu=7.0)
 
 
 class _Api:

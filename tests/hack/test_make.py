@@ -55,23 +55,6 @@ def test_variables_become_options(arguments: list[str], runs: str) -> None:
     assert runs in dry(*arguments)
 
 
-def test_an_older_python_is_told_to_be_one(tmp_path: Path) -> None:
-    """Else pip says that the packages contradict each other."""
-    older = tmp_path / "python3"
-    pretend = (
-        "import runpy, sys; sys.version_info, sys.version = (3, 10, 13), '3.10.13'; "
-        f"sys.executable = '{older}'; runpy.run_path(sys.argv[1], run_name='__main__')"
-    )
-    older.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{pretend}" "$@"\n')
-    older.chmod(0o755)
-    made = tmp_path / "venv"
-    command = ["make", f"PYTHON={older}", f"VENV={made}", f"{made}/.runtime"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode
-    assert f"{older} is Python 3.10.13, and 3.11 or newer is needed" in done.stderr
-    assert not made.exists()
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_a_page_names_only_targets_that_exist(page: Path) -> None:
     rules = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)

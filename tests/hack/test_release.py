@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from hack import krew
 from hack.cluster.chart import CHART, NAMESPACE, REPOSITORY, render, version
 from hack.release import __main__ as release
 from hack.release import manifests
@@ -41,13 +44,6 @@ def test_a_base_that_may_be_another_image_tomorrow_is_refused(tmp_path: Path, ba
     ran = CliRunner().invoke(main, ["--folder", str(tmp_path), "--base", base])
     assert ran.exit_code == 2
     assert f"'{base}' names no digest" in ran.output
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_folder_without_the_wheel_is_refused_before_anything_is_made(tmp_path: Path) -> None:
-    ran = CliRunner().invoke(main, ["--folder", str(tmp_path)])
-    assert ran.exit_code == 1
-    assert f"lacks wheel or archive of {version()}: make krew" in ran.output
     assert not list(tmp_path.iterdir())
 
 
@@ -93,15 +89,6 @@ def test_the_chart_comes_back_from_the_registry_that_it_was_pushed_to(tmp_path: 
     ]
 
 
-def test_a_registry_that_does_not_answer_is_named(tmp_path: Path) -> None:
-    with running() as registry:
-        target = f"oci://127.0.0.1:{registry.server_port}/charts"
-    with pytest.raises(helm_python.HelmError, match=f"127.0.0.1:{registry.server_port}"):
-        release.push_chart(
-            release.package_chart(tmp_path), target, credentials=tmp_path / "l", plain=True
-        )
-
-
 PILOT = {"kubeletPlugin": {"nodeSelector": {"pilot": "yes"}}, "evictFailed": {"enabled": False}}
 
 
@@ -115,16 +102,6 @@ def test_the_file_for_kubectl_has_what_the_chart_makes_and_its_namespace(
     assert objects == render({**values, "image": {"registry": "host/path"}})
 
 
-def test_the_file_for_kubectl_takes_values_of_a_file(tmp_path: Path) -> None:
-    given = tmp_path / "values.yaml"
-    given.write_text(yaml.safe_dump({**PILOT, "image": {"registry": "own"}}))
-    arguments = ["--folder", str(tmp_path / "dist"), "--values", str(given)]
-    ran = CliRunner().invoke(manifests.main, arguments)
-    assert ran.exit_code == 0, ran.output
-    _, *objects = yaml.safe_load_all((tmp_path / "dist/install.yaml").read_text())
-    assert objects == render({**PILOT, "image": {"registry": "own"}})
-
-
 def test_the_file_for_kubectl_is_not_written_with_values_that_the_chart_refuses(
     tmp_path: Path,
 ) -> None:
@@ -134,3 +111,57 @@ def test_the_file_for_kubectl_is_not_written_with_values_that_the_chart_refuses(
     assert ran.exit_code == 1
     assert "enableMIG" in ran.output
     assert not (tmp_path / "install.yaml").exists()
+
+
+# -- kubectl's plugin as krew takes it
+
+
+def test_the_manifest_has_what_krew_asks_for() -> None:
+    found = krew.manifest(
+        Path("dist/x.tar.gz"), uri="https://host/v1", digest="0" * 64, architecture="arm64"
+    )
+    assert found["apiVersion"] == "krew.googlecontainertools.github.com/v1alpha2"
+    assert found["metadata"] == {"name": "mig"}
+    spec = found["spec"]
+    assert isinstance(spec, dict)
+    assert re.fullmatch(r"v\d+\.\d+\.\d+", spec["version"])
+    assert len(spec["shortDescription"]) <= 50
+    (platform,) = spec["platforms"]
+    assert platform["uri"] == "https://host/v1/x.tar.gz"
+    assert platform["bin"] == "kubectl-mig"
+    assert platform["selector"] == {"matchLabels": {"os": "linux", "arch": "arm64"}}
+
+
+def test_the_launcher_names_the_python_that_is_missing_and_works_through_a_link(
+    tmp_path: Path,
+) -> None:
+    folder, links = tmp_path / "store", tmp_path / "bin"
+    (folder / "lib/cli").mkdir(parents=True)
+    links.mkdir()
+    said = "import sys\ndef main(): print(sys.argv[1:]); return 7\n"
+    (folder / "lib/cli/program.py").write_text(said)
+    elsewhere = tmp_path / "cwd"  # of the user, with a module of the same name
+    (elsewhere / "cli").mkdir(parents=True)
+    (elsewhere / "cli/program.py").write_text("def main(): return 9\n")
+    launcher = folder / "kubectl-mig"
+    launcher.write_text(krew.LAUNCHER.replace("{entry}", "main"))
+    launcher.chmod(0o755)
+    (links / "kubectl-mig").symlink_to(launcher)
+
+    def run(path: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [links / "kubectl-mig", "map", "a b"],
+            cwd=elsewhere,
+            env={"PATH": path},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    done = run(f"{Path(sys.base_prefix) / 'bin'}:/usr/bin:/bin")
+    assert (done.returncode, done.stdout) == (7, "['map', 'a b']\n")
+    for program in ("dirname", "readlink"):
+        (links / program).symlink_to(Path("/usr/bin") / program)
+    done = run(str(links))
+    assert done.returncode == 2
+    assert f"python3.{sys.version_info.minor} is not installed" in done.stderr

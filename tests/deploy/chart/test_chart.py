@@ -11,7 +11,7 @@ import yaml
 
 from api.crds import mignode_definition
 from dra.common.resources import Obj
-from hack.cluster.chart import CHART, REPOSITORY, find, notes, pod_spec, render
+from hack.cluster.chart import CHART, REPOSITORY, find, pod_spec, render
 from tests.deploy.chart.charts import MONITORING, VALUES, rendered, rules
 
 
@@ -47,39 +47,27 @@ def test_helm_lints_without_warning(name: str) -> None:
     ("values", "named"),
     [
         ({"allocators": "controller"}, "allocators"),
-        ({"allocator": "both"}, "/allocator"),
         ({"driverName": "Mig.dra.dev"}, "/driverName"),
         ({"kubeletPlugin": {"driverPath": "/"}}, "driverPath"),
         ({"kubeletPlugin": {"cdiRoot": "var/run/cdi"}}, "/kubeletPlugin/cdiRoot"),
-        ({"kubeletPlugin": {"driverRoot": "/a b"}}, "/kubeletPlugin/driverRoot"),
         ({"kubeletPlugin": {"maxUnavailable": 0}}, "/kubeletPlugin/maxUnavailable"),
         ({"kubeletPlugin": {"tolerations": [{"effects": "NoSchedule"}]}}, "effects"),
         ({"kubeletPlugin": {"nodeSelectorTerms": [{}]}}, "/kubeletPlugin/nodeSelectorTerms/0"),
         ({"controller": {"image": {"tag": "latest"}}}, "/controller/image/tag"),
-        ({"controller": {"replicas": -1}}, "/controller/replicas"),
         (
             {"controller": {"resources": {"limits": {"memory": "much"}}}},
             "/controller/resources/limits/memory",
         ),
-        ({"kubeletPlugin": {"maxSurge": -1}}, "/kubeletPlugin/maxSurge"),
-        ({"networkPolicy": {"egressPorts": [0]}}, "/networkPolicy/egressPorts/0"),
         ({"networkPolicy": {"metricsFrom": [{"pods": {}}]}}, "/networkPolicy/metricsFrom/0"),
-        ({"metrics": {"port": 0}}, "/metrics/port"),
-        ({"metrics": {"podMonitor": {"interval": "often"}}}, "/metrics/podMonitor/interval"),
         ({"driverName": "d" * 52}, "/driverName"),
         ({"simulated": {"nodes": {"one": []}}}, "/simulated/nodes/one"),
         ({"simulated": {"gpus": ["A30; reboot"]}}, "/simulated/gpus/0"),
         ({"kubeletPlugin": {"extraArgs": ["--enable-mig --x", "y"]}}, "extraArgs/1"),
         ({"controller": {"extraEnv": [{"key": "x"}]}}, "extraEnv/0"),
-        ({"kubeletPlugin": {"enableMig": "yes"}}, "enableMig"),
         ({"kubeletPlugin": {"nvmlTimeout": 0}}, "nvmlTimeout"),
-        ({"kubeletPlugin": {"forgottenAfter": 0}}, "forgottenAfter"),
         ({"kubeletPlugin": {"ignoreXids": "some"}}, "ignoreXids"),
         ({"kubeletPlugin": {"fatalXids": "all"}}, "fatalXids"),
-        ({"kubeletPlugin": {"stateDir": "relative"}}, "stateDir"),
-        ({"kubeletPlugin": {"updateStrategy": "Recreate"}}, "updateStrategy"),
         ({"controller": {"updateStrategy": {"type": "OnDelete"}}}, "updateStrategy"),
-        ({"logFormat": "xml"}, "logFormat"),
         ({"bindingConditions": "sometimes"}, "/bindingConditions"),
         (
             {"bindingConditions": "always", "eagerCreation": {"enabled": False}},
@@ -138,15 +126,6 @@ def test_the_drivers_name_stands_wherever_it_is_checked() -> None:
         if "mig.dra.dev" in line and not any(each in line for each in own)
     ]
     assert set(leftovers) <= {"- mig.dra.dev"}
-
-
-@pytest.mark.parametrize("name", ["defaults", "simulated", "bare"])
-def test_the_notes_say_how_to_go_on(name: str) -> None:
-    text = notes(VALUES[name])
-    assert "kubectl get mignodes" in text
-    assert ("simulated" in text) is (name == "simulated")
-    assert ("kubectl label node" in text) is (name == "defaults")
-    assert "Before you uninstall" in text
 
 
 def test_the_versions_are_the_projects() -> None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import pytest
-import yaml
 
 from dra.common.resources import Obj
-from hack.cluster.chart import REPOSITORY, find, pod_spec, render
+from hack.cluster.chart import find, pod_spec, render
 from tests.deploy.chart.charts import COMPONENTS, VALUES, containers, rendered
-from tests.docs.handbook.blocks import blocks
 
 
 @pytest.mark.parametrize("name", VALUES)
@@ -47,17 +45,6 @@ def test_the_plugin_over_real_gpus_sees_the_processes_of_the_whole_node(name: st
         assert pod_spec(rendered(name), component).get("hostPID", False) is wanted
 
 
-@pytest.mark.parametrize("name", VALUES)
-def test_the_plugin_outlives_a_pause_of_gpu_clients(name: str) -> None:
-    # Gated by that label it would be gone before those are who only it can unprepare.
-    assert "gpu.deploy.client" not in str(
-        [
-            pod_spec(rendered(name), "kubelet-plugin").get(each)
-            for each in ("nodeSelector", "affinity")
-        ]
-    )
-
-
 def test_the_controller_has_a_standby_elsewhere() -> None:
     objects = rendered("defaults")
     spec = pod_spec(objects, "controller")
@@ -72,14 +59,6 @@ def test_the_controller_has_a_standby_elsewhere() -> None:
         find(objects, "NetworkPolicy")["spec"]["podSelector"]["matchLabels"],
     ):
         assert selector.items() <= labels.items()
-
-
-@pytest.mark.parametrize("name", VALUES)
-def test_a_label_of_the_user_does_not_break_the_selector(name: str) -> None:
-    for each in rendered(name):
-        if each["kind"] in {"Deployment", "DaemonSet"}:
-            selector = each["spec"]["selector"]["matchLabels"]
-            assert selector.items() <= each["spec"]["template"]["metadata"]["labels"].items()
 
 
 @pytest.mark.parametrize(
@@ -157,16 +136,6 @@ def test_the_plugin_runs_where_a_label_shows_a_gpu(labels: dict[str, str], *, ch
     assert any(matches(term, labels) for term in required["nodeSelectorTerms"]) is chosen
 
 
-def test_a_pilot_as_the_handbook_begins_it_has_the_plugin_on_labelled_nodes_alone() -> None:
-    page = REPOSITORY / "docs/operations.md"
-    (values,) = [yaml.safe_load(b.text) for b in blocks(page) if b.kind == "values"]
-    spec = pod_spec(render(values), "kubelet-plugin")
-    wanted = {"mig.dra.dev/node": "true"}
-    assert spec["nodeSelector"] == {"kubernetes.io/os": "linux", **wanted}
-    required = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    assert any(matches(term, wanted) for term in required["nodeSelectorTerms"])
-
-
 def terms(plugin: Obj) -> list[Obj]:
     spec = pod_spec(render({"kubeletPlugin": plugin}), "kubelet-plugin")
     required = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
@@ -185,13 +154,6 @@ def test_nodes_of_nvidias_dra_driver_are_left_out_of_terms_of_ones_own() -> None
     ]
     assert terms({"nodeSelectorTerms": []}) == [{"matchExpressions": [apart]}]
     assert terms({"nodeSelectorTerms": given, "nodeRequirements": []}) == given
-
-
-@pytest.mark.parametrize("name", ["simulated", "bare"])
-def test_the_plugin_can_run_on_every_linux_node(name: str) -> None:
-    spec = pod_spec(rendered(name), "kubelet-plugin")
-    assert "affinity" not in spec
-    assert spec["nodeSelector"] == {"kubernetes.io/os": "linux"}
 
 
 def test_every_volume_is_mounted_and_every_mount_is_a_volume() -> None:

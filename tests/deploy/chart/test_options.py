@@ -142,11 +142,6 @@ def test_further_arguments_and_variables_reach_the_program(name: str) -> None:
     assert container["env"][-2:] == values[group]["extraEnv"]
 
 
-def test_all_xids_can_be_ignored() -> None:
-    seen = started(PROGRAMS["kubeletplugin"], {"kubeletPlugin": {"ignoreXids": "all"}})
-    assert seen["ignore_xids"] == "all"
-
-
 def test_another_place_for_the_journal_is_mounted_from_the_node() -> None:
     spec = pod_spec(render({"kubeletPlugin": {"stateDir": "/srv/state"}}), "kubelet-plugin")
     (volume,) = (each for each in spec["volumes"] if each["name"] == "state")
@@ -154,37 +149,6 @@ def test_another_place_for_the_journal_is_mounted_from_the_node() -> None:
     (container,) = spec["containers"]
     shown = {"mountPropagation": "Bidirectional"}  # what is mounted there is the containers' too
     assert {"name": "state", "mountPath": "/srv/state", **shown} in container["volumeMounts"]
-
-
-def test_the_platform_may_choose_the_user() -> None:
-    values: Obj = {"controller": {"podSecurityContext": {"runAsUser": None, "runAsGroup": None}}}
-    context = pod_spec(render(values), "controller")["securityContext"]
-    assert context == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
-
-
-def test_the_plugins_rights_can_be_added_to() -> None:
-    labels = {"seLinuxOptions": {"type": "spc_t"}}
-    (container,) = pod_spec(
-        render({"kubeletPlugin": {"securityContext": labels}}), "kubelet-plugin"
-    )["containers"]
-    assert container["securityContext"] == {
-        "privileged": True,
-        "readOnlyRootFilesystem": True,
-        **labels,
-    }
-
-
-def test_updates_can_be_left_to_somebody_else() -> None:
-    objects = render(
-        {
-            "kubeletPlugin": {"updateStrategy": "OnDelete"},
-            "controller": {"updateStrategy": {"type": "Recreate"}},
-        }
-    )
-    (plugin,) = (each for each in objects if each["kind"] == "DaemonSet")
-    (controller,) = (each for each in objects if each["kind"] == "Deployment")
-    assert plugin["spec"]["updateStrategy"] == {"type": "OnDelete"}
-    assert controller["spec"]["strategy"] == {"type": "Recreate"}
 
 
 def test_the_chart_s_directories_of_libraries_are_the_program_s() -> None:

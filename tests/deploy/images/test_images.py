@@ -58,12 +58,6 @@ def test_it_pushes_the_images_that_the_chart_asks_for() -> None:
         assert words[words.index("--target") + 1] == image.rpartition("/")[2].partition(":")[0]
 
 
-def test_it_loads_what_it_built_into_kind() -> None:
-    build, load = commands("--kind", "mig", "simulator")
-    image = build[build.index("--tag") + 1]
-    assert load == ["kind", "load", "docker-image", "--name", "mig", image]
-
-
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
@@ -88,33 +82,6 @@ def test_a_release_packs_what_it_built_on_the_base_that_was_given(tmp_path: Path
     ] * len(IMAGES)
     saved = [words[words.index("--output") + 1] for words in made if words[1] == "save"]
     assert saved == [f"{tmp_path}/{image}-{version()}.tar" for image in IMAGES]
-
-
-def test_where_docker_does_not_answer_buildah_builds(tmp_path: Path) -> None:
-    for name, script in {"docker": "exit 1", "buildah": f'echo "$@" >> {tmp_path}/called'}.items():
-        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
-        (tmp_path / name).chmod(0o755)
-    path = f"{tmp_path}:/usr/bin:/bin"
-    done = images("--archive", str(tmp_path), "controller", path=path)
-    assert (done.returncode, done.stderr) == (0, "")
-    build, push = (tmp_path / "called").read_text().splitlines()
-    image = f"dra-driver-nvidia-mig/controller:{version()}"
-    assert build.startswith("build ")
-    assert f"--target controller --tag {image} " in build
-    file = tmp_path / f"controller-{version()}.tar"
-    assert push == f"push {image} docker-archive:{file}:{image}"
-
-    done = images("--kind", "mig", path=path)
-    assert done.returncode == 1
-    assert "without --kind" in done.stderr
-
-
-def test_without_docker_it_says_so(tmp_path: Path) -> None:
-    (tmp_path / "docker").write_text("#!/bin/sh\nexit 1\n")
-    (tmp_path / "docker").chmod(0o755)
-    done = images(path=f"{tmp_path}:/usr/bin:/bin")
-    assert done.returncode == 1
-    assert "Docker is not installed, or its daemon does not answer" in done.stderr
 
 
 def test_the_plugins_environment_is_that_of_the_benchmark_and_grpc_knows_it() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from api.config import API_VERSION
 from dra.common.resources import Obj
-from sim.nvml.products import OTHERS
+from sim.nvml.products import Variants
 from tests.failures.helpers.disk import Disk
 from tests.failures.helpers.plant import Plant
 from tests.failures.helpers.site import DRIVER, Site
@@ -29,14 +29,14 @@ _QUERIES = ("nvmlDeviceGet", "nvmlGpuInstanceGet", "nvmlComputeInstanceGet", "nv
 """Calls that only ask NVML and change nothing: most of the steps, and a look at it is dear."""
 
 
-def set_scene(root: str, name: str, variant: str = "") -> Scene:
-    """Build the node, of one of the drivers' OTHERS, and bring it to the moment before."""
+def set_scene(root: str, name: str, variants: Variants | None) -> Scene:
+    """Build the node, with a driver that behaves in one way, and bring it to the moment before."""
     scenario = SCENARIOS[name]
     idle_seconds = 3600.0 if scenario.keeps else 0.0
     layouts = _layouts(*scenario.layouts) if scenario.layouts else ""
     site = Site.create(
         Path(root),
-        variants=OTHERS[variant] if variant else None,
+        variants=variants,
         idle_seconds=idle_seconds,
         layouts=layouts,
         whole=int(scenario.devices == WHOLE),

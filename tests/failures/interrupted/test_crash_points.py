@@ -7,17 +7,18 @@ import re
 import signal
 from collections import Counter
 from collections.abc import Iterator
-from itertools import cycle, product
+from itertools import product
 from pathlib import Path
 
 import pytest
 
-from sim.nvml.products import OTHERS
+from sim.nvml.products import OTHERS, Variants
 from tests.failures.helpers.disk import disk
 from tests.failures.helpers.forks import Forks
 from tests.failures.helpers.steps import Step
 from tests.failures.interrupted import recovery, running, scene
 from tests.failures.interrupted.scenarios import SCENARIOS
+from tests.kubeletplugin.conftest import grouped, together
 
 EVERY_STEP = bool(os.environ.get("MIG_SOAK"))
 """Without, only the steps that ``points`` chooses are killed after, and ways to go on alternate."""
@@ -64,7 +65,6 @@ CONTAINED = (
     "make again two slices that were lost",
     "prepare one slice",
     "unprepare one slice",
-    "give back a slice that was reserved",
     "unprepare the last share of a slice",
     "make ahead a share of a slice that another claim has",
     "give back a share of a slice that another claim has",
@@ -74,7 +74,6 @@ CONTAINED = (
 """The same is done after a reboot, for the first of two slices, for one made ahead or kept."""
 SPREAD = 4
 BRIEFLY = {
-    "make a slice that is reserved": 2,
     "share a slice that another claim has": 2,
     "leave a slice to another claim": 2,
     "change the layout of a GPU": 2,
@@ -95,8 +94,11 @@ CORE = (
     "unprepare two slices on two GPUs",
     "recover a slice that is half made",
 )
-SHARES = len(OTHERS) // len(CORE)
-"""Number of variants that share the steps of one operation."""
+DRIVERS = grouped([*reversed(OTHERS)], len(CORE))
+"""Variants that one driver plays together: in a soak each variant is a driver of its own.
+
+That which keeps places comes with an Unprepare: it refuses the first Prepare after a removal.
+"""
 _ON_THE_WAY = re.compile(r"(?:\.[a-z0-9_]{8})?\.(tmp|link|previous)$")
 """Names of files that come before what a start reads."""
 
@@ -122,30 +124,34 @@ def test_killed_after_any_step_a_new_process_makes_everything_agree(
 
 @pytest.mark.timeout(3600 if EVERY_STEP else 600)
 @pytest.mark.parametrize(
-    ("name", "variant"), [*(product(SCENARIOS, OTHERS) if EVERY_STEP else zip(cycle(CORE), OTHERS))]
+    ("name", "driver"),
+    [*(product(SCENARIOS, DRIVERS) if EVERY_STEP else zip(CORE, DRIVERS, strict=True))],
+    ids=lambda value: value if isinstance(value, str) else "+".join(value),
 )
 def test_killed_where_the_hardware_changes_everything_agrees_whatever_the_driver_does(
-    forks: Forks, name: str, variant: str, folder: Path
+    forks: Forks, name: str, driver: list[str], folder: Path
 ) -> None:
-    """A soak takes every step of every operation; otherwise the variants share those of three."""
-    taken, killed = kill_after_steps(forks, folder, name, variant=variant)
+    """A soak takes every step of every operation; otherwise three of them, one for each driver."""
+    variants = together(*(OTHERS[each] for each in driver))
+    taken, killed = kill_after_steps(forks, folder, name, variants=variants)
     assert killed >= 1
     assert killed == len(taken) or not EVERY_STEP
 
 
 def kill_after_steps(
-    forks: Forks, folder: Path, name: str, *, variant: str = ""
+    forks: Forks, folder: Path, name: str, *, variants: Variants | None = None
 ) -> tuple[list[running.Taken], int]:
     """Kill after steps of the operation, and recover each time.
 
     Returns the operation's steps, and how many of them a process was killed after.
     """
     root, before, kept = (folder / n for n in ("node", "before", "kept"))
-    scene = forks.run(running.set_scene, str(root), name, variant)
+    scene = forks.run(running.set_scene, str(root), name, variants)
     scene.site.save(before)
     taken = forks.run(running.record, scene, name)
     recovered, killed = set[str](), 0
-    for k in points(taken, variant, most=0 if name in CORE else BRIEFLY.get(name, SPREAD)):
+    most = 0 if name in CORE else BRIEFLY.get(name, SPREAD)
+    for k in points(taken, most=most, hardware=variants is not None):
         scene.site.restore(before)
         assert forks.kill(running.act, scene, name, k) == signal.SIGKILL
         killed += 1
@@ -165,21 +171,21 @@ def kill_after_steps(
     return taken, killed
 
 
-def points(taken: list[running.Taken], variant: str, *, most: int = 0) -> list[int]:
+def points(taken: list[running.Taken], *, most: int, hardware: bool) -> list[int]:
     """The numbers of the steps to be killed after, no more than ``most`` where that is given.
 
     All but those that changed nothing, as most of NVML's or a sync of a file: to a new process all
     is then as after the step before. Files on the way to another count once of each kind and step.
-    A variant takes its share of the changes of the hardware, and of the next file that is put in
-    its place after each; ``most`` are spread over those, and over changes of pods and settings, or
-    over files that are put in their places where nothing else changes. Mounts come besides.
+    With ``hardware`` only its changes, and the next file that is put in its place after each;
+    ``most`` are spread over those, and over changes of pods and settings, or over files that are
+    put in their places where nothing else changes. Mounts come besides.
     """
     steps = list(enumerate(taken, 1))
     if EVERY_STEP:
         return [k for k, _ in steps]
     before = ["", *(t.left for t in taken)]
     changed = [(k, t.step) for k, t in steps if t.left != before[k - 1]]
-    if not variant and not most:
+    if not hardware and not most:
         first = {on_the_way(step) or str(k): k for k, step in reversed(changed)}
         return sorted(first.values())
     chosen: list[int] = []
@@ -191,10 +197,10 @@ def points(taken: list[running.Taken], variant: str, *, most: int = 0) -> list[i
         if changes or only_file or (due and in_place):
             chosen.append(k)
             due = changes
-    if not variant:
-        mounts = [k for k, step in changed if step.kind == "mount"]
-        return sorted({*chosen[:: -(-len(chosen) // most)], *mounts})
-    return chosen[list(OTHERS).index(variant) // len(CORE) :: SHARES]
+    if hardware:
+        return chosen
+    mounts = [k for k, step in changed if step.kind == "mount"]
+    return sorted({*chosen[:: -(-len(chosen) // most)], *mounts})
 
 
 def _is_more_than_a_file(step: Step) -> bool:

@@ -44,20 +44,6 @@ def foreign(site: Site, *, compute: bool) -> set[int]:
 
 
 @pytest.mark.parametrize("compute", [True, False], ids=["whole", "bare"])
-def test_an_instance_in_the_place_of_a_new_claim_is_named_and_stays(
-    plant: Plant, *, compute: bool
-) -> None:
-    keys = foreign(plant.site, compute=compute)
-    ref = plant.site.claim("new", [DEVICE])
-    for _ in range(2):
-        assert "did not make" in plant.prepare(ref).error
-        check_foreign(plant.site, keys)
-    assert not plant.unprepare(ref).error
-    plant.tend()
-    check_settled(plant.site, {}, keys)
-
-
-@pytest.mark.parametrize("compute", [True, False], ids=["whole", "bare"])
 def test_an_instance_that_comes_at_the_last_moment_stays(plant: Plant, *, compute: bool) -> None:
     keys: set[int] = set()
 
@@ -125,20 +111,24 @@ def check_stays(plant: Plant, ref: ClaimRef, keys: set[int]) -> None:
     check_settled(plant.site, {}, keys)
 
 
-@pytest.mark.parametrize("seen", [True, False], ids=["seen meanwhile", "unseen"])
+@pytest.mark.parametrize("when", ["meanwhile", "between two looks", "under a new process"])
 @pytest.mark.parametrize("compute", [True, False], ids=["whole", "bare"])
 def test_an_instance_that_took_the_place_and_the_id_of_ours_stays(
-    fresh: Plant, *, compute: bool, seen: bool
+    fresh: Plant, *, compute: bool, when: str
 ) -> None:
     ref = fresh.site.claim("held", [DEVICE])
     assert not fresh.prepare(ref).error
-    if seen:
+    if when == "meanwhile":
         fresh.site.machine.destroy_slice(0, fresh.site.machine.gpu(0).gpu_instances[0].id)
         fresh.tend()
         keys = foreign(fresh.site, compute=compute)
-    else:
-        keys = replaced(fresh.site, compute=compute)
-    check_stays(fresh, ref, keys)
+        check_stays(fresh, ref, keys)
+        return
+    now = fresh
+    if when == "under a new process":
+        now = restarted(fresh)
+        now.start()
+    check_stays(now, ref, replaced(fresh.site, compute=compute))
 
 
 def test_a_compute_instance_that_somebody_made_in_what_we_left_stays(plant: Plant) -> None:
@@ -210,21 +200,3 @@ def test_a_leftover_that_was_exchanged_while_the_plugin_was_away_stays(fresh: Pl
     check_settled(fresh.site, {}, keys)
     told = dict(again.events)["ForeignInstance"]
     assert "-dgi -gi" in told
-
-
-def test_a_held_claims_slice_that_is_exchanged_under_a_new_process_stays(fresh: Plant) -> None:
-    ref = fresh.site.claim("held", [DEVICE])
-    assert not fresh.prepare(ref).error
-    again = restarted(fresh)
-    again.start()
-    check_stays(again, ref, replaced(fresh.site, compute=True))
-
-
-def test_a_held_claims_slice_that_is_exchanged_while_the_plugin_is_away_stays(fresh: Plant) -> None:
-    ref = fresh.site.claim("held", [DEVICE])
-    assert not fresh.prepare(ref).error
-    fresh.look()
-    again = restarted(fresh)
-    keys = replaced(fresh.site, compute=True)
-    again.start()
-    check_stays(again, ref, keys)

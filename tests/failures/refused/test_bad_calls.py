@@ -22,7 +22,6 @@ from tests.kubeletplugin.helpers.rig import DRIVER, Rig, wire
 MANY = 10_000 if os.environ.get("MIG_SOAK") else 1_000
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 PREPARE = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodePrepareResources"
-NOTIFY = "/pluginregistration.Registration/NotifyRegistrationStatus"
 WATCH = "/v1.DRAResourceHealth/NodeWatchResources"
 WATCHERS = 40
 GOOD = "gpu-0-mig-1g5gb-19-4"
@@ -81,20 +80,6 @@ def test_messages_that_cannot_be_decoded_are_refused(rig: Rig, served: ClaimRef)
             data = data[: chance.randrange(1, len(data))]
             try:
                 call(bytes(data), timeout=PATIENCE)
-            except grpc.RpcError as error:
-                refused += undecodable(error)
-    assert refused > 10
-    check_serves(rig, served)
-
-
-def test_registration_survives_messages_at_random(rig: Rig, served: ClaimRef) -> None:
-    chance = random.Random(13)
-    refused = 0
-    with closing(rig.channel(rig.registration_socket)) as channel:
-        call: Any = channel.unary_unary(NOTIFY)
-        for _ in range(60):
-            try:
-                call(chance.randbytes(chance.randrange(1, 200)), timeout=PATIENCE)
             except grpc.RpcError as error:
                 refused += undecodable(error)
     assert refused > 10

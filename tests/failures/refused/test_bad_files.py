@@ -166,24 +166,6 @@ def test_a_journal_that_is_no_journal_is_rebuilt_from_hardware_and_claims(
     check_settled(bench.site, {}, bench.foreign)
 
 
-def test_a_journal_that_cannot_be_written_refuses_claims_and_touches_nothing(bench: Bench) -> None:
-    plant = bench.start()
-
-    def read_only(step: Step) -> OSError | None:
-        if step.kind == "file" and Path(step.path).is_relative_to(bench.site.roots.state):
-            return OSError(errno.EROFS, os.strerror(errno.EROFS), step.path)
-        return None
-
-    bench.recorder.refuse = read_only
-    ref = bench.site.claim("new", NEW)
-    error = plant.prepare(ref).error
-    assert "Read-only file system" in error
-    assert str(bench.journal) in error
-    bench.agrees()
-    bench.recorder.refuse = full_disk()
-    bench.serves(plant)
-
-
 def test_a_cdi_directory_that_refuses_undoes_the_slice_and_names_the_path(bench: Bench) -> None:
     plant = bench.start()
     cdi = bench.site.roots.cdi
@@ -278,20 +260,3 @@ def test_nothing_is_lost_while_the_disk_is_full_and_all_is_well_after(bench: Ben
     plant.tend()
     check_settled(bench.site, bench.claims, bench.foreign)
     assert len(entries(bench.site)) == 2
-
-
-def test_a_slice_stays_whole_until_its_end_can_be_recorded(bench: Bench) -> None:
-    """Half of it, found after a kill, could be anybody's."""
-    plant = bench.start()
-    before = own_instances(bench.site, bench.foreign)
-    bench.recorder.refuse = full_disk(bench.site.roots.state)
-    [ref, *_] = bench.claims
-    assert "No space left on device" in plant.unprepare(ref).error
-    assert own_instances(bench.site, bench.foreign) == before
-    bench.recorder.die()
-    bench.recorder.refuse = full_disk()
-    plant = bench.start()
-    assert not plant.unprepare(ref).error
-    del bench.claims[ref]
-    plant.tend()
-    check_settled(bench.site, bench.claims, bench.foreign)

@@ -152,10 +152,6 @@ def test_strings_that_look_like_something_else_stay_strings_in_every_yaml(text: 
     assert yaml.safe_load(data) == encode(saying(text))
 
 
-def test_long_values_stay_on_one_line() -> None:
-    assert b'"A=' + b"x " * 500 in render(saying("x " * 500))
-
-
 def with_device(name: str, edits: Edits | None = None) -> Spec:
     return replace(SPEC, devices=(Device(name, edits or Edits(nodes=(NODE,))),))
 

@@ -22,9 +22,7 @@ from sim.nvml.products import Variants
 from tests.helpers.waiting import PATIENCE, wait_for
 from tests.kubeletplugin.check.conftest import (
     A100,
-    CI_CREATE,
     CREATE,
-    GI_CREATE,
     H100,
     MakeNode,
     Node,
@@ -52,19 +50,6 @@ def test_it_ends_where_a_removal_fails_and_says_so(make_node: MakeNode) -> None:
     assert result.exit_code == 1
     assert "nvmlGpuInstanceDestroy" in result.output
     assert "UNKNOWN (999)" in result.output
-
-
-def test_every_profile_is_made_twice_and_nothing_is_left(make_node: MakeNode) -> None:
-    node = make_node(A100)
-    checked = node.check(*CREATE)
-    assert checked.code == 0, checked.screen
-    names = [p.name for p in node.machine.product(0).gi_profiles]
-    made = [(t.profile, t.round) for t in checked.report.trials if not t.refused]
-    assert sorted(made) == sorted((n, r) for n in names for r in (1, 2))
-    assert {t.multiprocessors for t in checked.report.trials if t.profile == "1g.5gb"} == {14}
-    assert checked.report.times[GI_CREATE].calls == 2 * len(names)
-    assert checked.report.times[CI_CREATE].median > 0
-    assert_clean(node)
 
 
 def test_a_slice_with_less_than_advertised_is_told(make_node: MakeNode) -> None:

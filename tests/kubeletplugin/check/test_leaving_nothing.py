@@ -132,11 +132,9 @@ def test_a_check_that_is_told_to_end_leaves_nothing(make_node: MakeNode, number:
 @pytest.mark.parametrize(
     ("function", "action"),
     [
-        (GI_CREATE, "crash-before"),
         (GI_CREATE, "crash-after"),
         (CI_CREATE, "crash-after"),
         ("nvmlComputeInstanceDestroy", "crash-after"),
-        ("nvmlGpuInstanceDestroy", "crash-after"),
     ],
 )
 def test_what_a_killed_check_has_left_is_known_and_removed(

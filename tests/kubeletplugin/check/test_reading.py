@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from kubeletplugin.check.report import Item, Mark, Report
+from kubeletplugin.check.report import Item, Mark
 from sim.nvml.cabi import Return
-from sim.nvml.cli import main
 from sim.nvml.faults import Fault
-from sim.nvml.machine import GpuSpec, Machine
 from tests.helpers.waiting import PATIENCE
-from tests.kubeletplugin.check.conftest import A100, H100, MakeNode, Node, marks, text
+from tests.kubeletplugin.check.conftest import A100, H100, MakeNode, marks, text
 
 OF_A_POD = {"KUBECONFIG", "NODE_NAME", "KUBERNETES_SERVICE_HOST"}
 
@@ -64,33 +60,6 @@ def test_without_any_gpu_one_screen_says_what_is_missing_and_the_remedy(folder: 
     assert "libnvidia-ml.so.1" in done.stdout
 
 
-def test_a_machine_with_gpus_in_mig_mode_can_make_slices(make_node: MakeNode) -> None:
-    node = make_node(A100, H100)
-    before = node.machine.snapshot()
-    checked = node.check()
-    assert checked.code == 0, checked.screen
-    assert checked.screen.startswith("slices can be made")
-    assert len(checked.screen.splitlines()) <= SCREEN_LINES
-    assert node.machine.mutations() == []
-    assert node.machine.snapshot() == before
-    a100, h100 = (gpu.card for gpu in checked.report.gpus)
-    assert [c["mig_enabled"] for c in (a100, h100)] == [True, True]
-    assert [c["switches_mig"] for c in (a100, h100)] == [False, True]
-    by_name = {p["name"]: p for p in a100["profiles"]}
-    assert by_name["1g.5gb"]["id"] == 19
-    assert by_name["3g.20gb"]["placements"] == [{"start": 0, "size": 4}, {"start": 4, "size": 4}]
-    assert checked.report.versions["driver"] == "570.86.15"
-    assert checked.report.versions["kernelModule"] == "570.86.15"
-
-
-def test_the_remedy_for_mig_mode_that_is_off_is_the_products(make_node: MakeNode) -> None:
-    node = make_node(GpuSpec(H100, mig=False))
-    checked = node.check()
-    assert checked.code == 1
-    assert marks(checked.report, Item.GPUS) == {Mark.MISSING, Mark.OK}
-    assert "--enable-mig" in text(checked.report, Item.GPUS)
-
-
 @pytest.mark.parametrize("lost", [True, False], ids=["lost", "refuses a call"])
 def test_one_gpu_that_fails_hides_no_other(make_node: MakeNode, *, lost: bool) -> None:
     node = make_node(A100, A100)
@@ -104,15 +73,6 @@ def test_one_gpu_that_fails_hides_no_other(make_node: MakeNode, *, lost: bool) -
     assert checked.code == 0, checked.screen
     assert ("LOST" if lost else "nvmlDeviceGetMigMode") in text(checked.report, Item.GPUS)
     assert "1 of" in text(checked.report, Item.GPUS)
-
-
-def test_a_module_that_is_not_loaded_is_named(make_node: MakeNode) -> None:
-    node = make_node(A100)
-    devices = node.machine.host_root / "proc/devices"
-    devices.write_text(devices.read_text().replace("nvidia-uvm", "other"))
-    checked = node.check()
-    assert checked.code == 1
-    assert "modprobe nvidia-uvm" in text(checked.report, Item.DEVICE_NODES)
 
 
 def test_other_managers_are_known_by_process_and_by_socket(make_node: MakeNode) -> None:
@@ -148,18 +108,6 @@ def test_a_runtime_that_does_not_read_cdi_is_named(
     assert marks(node.check().report, Item.CONTAINER_RUNTIME) == {mark}
 
 
-def test_a_plugin_that_has_registered_is_known_by_its_socket(make_node: MakeNode) -> None:
-    node = make_node(A100)
-    registry = node.machine.host_root / "var/lib/kubelet/plugins_registry"
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(str(registry / "mig.dra.dev-reg.sock"))
-        server.listen()
-        report = node.check().report
-    assert report.facts[Item.KUBELET] == ("mig.dra.dev-reg.sock (answers)",)
-    report = node.check().report
-    assert report.facts[Item.KUBELET] == ("mig.dra.dev-reg.sock (nobody)",)
-
-
 def test_what_the_driver_says_of_a_gpu_is_shown_with_those_who_have_it_open(
     make_node: MakeNode,
 ) -> None:
@@ -188,40 +136,6 @@ def test_profiles_are_told_without_mig_mode(make_node: MakeNode) -> None:
 
 
 # -- times that a check measures, and a simulated machine that takes them as its latencies
-
-
-CREATE = ("--create", "0", "--yes")
-
-
-SLOW = {
-    "nvmlDeviceCreateGpuInstanceWithPlacement": 0.02,
-    "nvmlGpuInstanceCreateComputeInstance": 0.03,
-    "nvmlGpuInstanceDestroy": 0.01,
-    "nvmlInit": 0.04,
-}
-
-
-def medians(report: Report) -> dict[str, float]:
-    return {name: report.times[name].median / 1000 for name in SLOW}
-
-
-def test_what_one_machine_takes_another_takes_by_its_report(
-    make_node: MakeNode, folder: Path
-) -> None:
-    first = make_node(A100)
-    first.machine.configure(latencies=SLOW)
-    measured = medians(first.check(*CREATE).report)
-    assert {name: measured[name] >= SLOW[name] for name in SLOW} == dict.fromkeys(SLOW, True)
-
-    report, second = folder / "measured.json", folder / "second"
-    first.file.rename(report)
-    arguments = ["init", "--state", str(second), "--gpu", A100, "--latencies", str(report)]
-    made = CliRunner().invoke(main, arguments)
-    assert made.exit_code == 0, made.output
-    machine = Machine(second)
-    assert {n: machine.state().latencies[n] for n in SLOW} == measured
-    again = medians(Node(machine, folder).check(*CREATE).report)
-    assert {name: again[name] >= measured[name] for name in SLOW} == dict.fromkeys(SLOW, True)
 
 
 def test_nodes_that_nobody_may_make_are_told(make_node: MakeNode) -> None:

@@ -20,25 +20,6 @@ from tests.sim.apiserver.running import running_server
 
 
 @pytest.mark.parametrize(
-    ("uid", "capabilities", "mark"),
-    [("0", "000001ffffffffff", Mark.OK), ("0", "0", Mark.MISSING), ("1000", "0", Mark.MISSING)],
-)
-def test_permission_is_that_of_the_process(
-    tmp_path: Path, uid: str, capabilities: str, mark: Mark
-) -> None:
-    (tmp_path / "self/ns").mkdir(parents=True)
-    status = f"Name:\tx\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\nCapEff:\t{capabilities}\n"
-    (tmp_path / "self/status").write_text(status)
-    (tmp_path / "self/ns/pid").symlink_to("pid:[4026532000]")
-    notebook = Notebook()
-    examine_process(notebook, proc=tmp_path)
-    assert [(f.item, f.mark) for f in notebook.findings] == [
-        (Item.PERMISSION, mark),
-        (Item.PID_NAMESPACE, Mark.NOTE),
-    ]
-
-
-@pytest.mark.parametrize(
     ("own", "first", "mark"),
     [
         ("4026531836", None, Mark.OK),

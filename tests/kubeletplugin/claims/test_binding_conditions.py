@@ -13,7 +13,6 @@ from dra.kube.errors import KubeError, UnavailableError
 from kubeletplugin import times
 from kubeletplugin.claims import early
 from kubeletplugin.options import BindingConditions
-from kubeletplugin.publishing import statuses
 from kubeletplugin.publishing.resourceslices import FailedGpus
 from sim.nvml.cabi import Return
 from sim.nvml.faults import Fault
@@ -88,13 +87,6 @@ def test_each_pod_that_comes_to_a_claim_is_told(rig: Rig) -> None:
     assert rig.clean(), "the first pod was bound, and has ended"
     rig.set_status(ref, reservedFor=[first, third])
     wait_for("the condition", lambda: told(rig, ref) == {DEVICE: [MADE]})
-
-
-def test_a_claim_for_which_nobody_waits_says_nothing_before_kubelet_asks(rig: Rig) -> None:
-    ref = rig.claim(DEVICE, expected=True)
-    wait_for("the slice", lambda: [e.ci_id for e in rig.journal() if e.ci_id is not None])
-    assert rig.statuses_idle()
-    assert told(rig, ref) == {}
 
 
 def test_what_is_reserved_no_more_is_given_back_and_said_to_be_made_no_more(rig: Rig) -> None:
@@ -196,18 +188,6 @@ def test_what_kube_scheduler_waits_for_is_made_whoever_has_wasted_slices(
     assert not allowance.is_left("default", [gpu]), "nothing is made ahead of a bound pod"
     ref = awaited(rig, DEVICE)
     wait_for("the condition", lambda: told(rig, ref) == {DEVICE: [MADE]})
-
-
-def test_an_answer_that_cannot_be_written_is_never_given_up(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(statuses, "_ATTEMPTS", 1)
-    monkeypatch.setattr(times, "STATUS_AGAIN_SECONDS", 0.05)
-    cut = [UnavailableError("no answer")] * 3
-    rig.http.refuse = lambda method, _: cut.pop() if method == "PATCH" and cut else None
-    ref = awaited(rig, DEVICE)
-    wait_for("the condition", lambda: told(rig, ref) == {DEVICE: [MADE]})
-    assert not cut
 
 
 def test_a_plugin_that_is_started_anew_says_what_was_made_before(rig: Rig) -> None:

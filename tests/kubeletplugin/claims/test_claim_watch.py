@@ -18,7 +18,6 @@ from kubeletplugin.claims.early import EarlySlices
 from kubeletplugin.claims.lookup import ClaimReader
 from kubeletplugin.claims.outcomes import Outcomes
 from kubeletplugin.errors import ClaimError
-from kubeletplugin.times import FRESH_SECONDS
 from tests.dra.kube.clocks import FakeClock
 from tests.kubeletplugin.helpers.aheadofkubelet import DEVICE, ahead
 from tests.kubeletplugin.helpers.rig import Rig
@@ -54,21 +53,6 @@ class Watch(ClaimWatch):
 
     def see(self, obj: Obj) -> None:
         self._changed(Change("added", None, obj))
-
-
-def test_a_claim_is_given_once_in_its_last_state_and_only_for_a_moment() -> None:
-    watch = Watch()
-    assert watch.take(REF) is None
-    watch.see(claim(version="1"))
-    watch.see(claim(version="2"))
-    watch.clock.at += FRESH_SECONDS
-    taken = watch.take(REF)
-    assert taken is not None
-    assert taken.resource_version == "2"
-    assert watch.take(REF) is None, "who tries again reads it"
-    watch.see(claim())
-    watch.clock.at += FRESH_SECONDS * 1.01
-    assert watch.take(REF) is None
 
 
 def test_a_claim_that_was_told_is_checked_as_one_that_is_read() -> None:

@@ -67,13 +67,17 @@ def run_on_host(rig: Rig, name: str, uid: str, *, systemd: bool = False) -> Call
     return lambda: (cgroup / "cgroup.procs").write_text("")
 
 
-EVERY_DEVICE = pytest.mark.parametrize(
-    ("node", "device"), [(d, d) for d in (SLICE, SHARE, WHOLE, IDLE)], indirect=["node"]
+@pytest.mark.parametrize(
+    ("node", "device", "is_listed"),
+    [
+        (SLICE, SLICE, True),
+        (SLICE, SLICE, False),
+        (SHARE, SHARE, True),
+        (WHOLE, WHOLE, False),
+        (IDLE, IDLE, True),
+    ],
+    indirect=["node"],
 )
-
-
-@EVERY_DEVICE
-@pytest.mark.parametrize("is_listed", [True, False], ids=["listed", "in an init container"])
 def test_a_pod_of_the_namespace_keeps_the_devices_of_a_claim_that_is_gone(
     node: Rig, device: str, *, is_listed: bool
 ) -> None:
@@ -91,8 +95,11 @@ def test_a_pod_of_the_namespace_keeps_the_devices_of_a_claim_that_is_gone(
     assert_given_back(node, ref)
 
 
-@EVERY_DEVICE
-@pytest.mark.parametrize("systemd", [True, False])
+@pytest.mark.parametrize(
+    ("node", "device", "systemd"),
+    [(SLICE, SLICE, True), (SHARE, SHARE, False), (WHOLE, WHOLE, True), (IDLE, IDLE, False)],
+    indirect=["node"],
+)
 def test_a_pod_that_kubelet_lists_no_more_keeps_them_while_it_runs(
     node: Rig, device: str, *, systemd: bool
 ) -> None:
@@ -172,17 +179,3 @@ def test_kubelet_is_asked_only_when_something_would_be_given_away(
     run_on_host(node, "beside", UID)
     assert node.unprepare(refs[1]) == ""
     assert asked == [1]
-
-
-@pytest.mark.parametrize("node", [WHOLE], indirect=True)
-def test_the_mignode_names_who_has_a_whole_gpu_until_it_is_unprepared(node: Rig) -> None:
-    def named() -> list[str]:
-        return [c["uid"] for c in node.mignode()["status"]["gpus"][0].get("claims", [])]
-
-    ref = node.claim(WHOLE)
-    node.prepared(ref)
-    wait_for("the holder", lambda: named() == [ref.uid])
-    node.delete_claim(ref)
-    assert named() == [ref.uid]
-    assert node.unprepare(ref) == ""
-    wait_for("the end", lambda: named() == [])

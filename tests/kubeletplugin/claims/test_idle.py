@@ -11,15 +11,11 @@ from dra.common.resources import MIG_NODES, NAMESPACES, RESOURCE_CLAIMS
 from dra.gpu.inventory import ClaimRef
 from kubeletplugin.journal.entries import State
 from kubeletplugin.options import Options
-from sim.nvml.faults import Fault
 from tests.helpers.waiting import PATIENCE, wait_for
 from tests.kubeletplugin.helpers import rig as rig_module
 from tests.kubeletplugin.helpers.rig import Rig
 
-DEVICE, OVERLAPPING = "gpu-0-mig-2g10gb-14-4", "gpu-0-mig-1g5gb-19-5"
-BESIDE, WHOLE = "gpu-0-mig-1g5gb-19-0", "gpu-0-mig-7g40gb-0-0"
-IN_USE = 19
-"""NVML_ERROR_IN_USE."""
+DEVICE = "gpu-0-mig-2g10gb-14-4"
 
 
 @pytest.fixture
@@ -64,30 +60,6 @@ def test_the_next_claim_of_the_namespace_gets_it_with_a_new_compute_instance(war
     assert warm.slices() == [(0, "2g.10gb", 4, True)]
 
 
-def test_it_is_published_as_what_takes_no_room(warm: Rig) -> None:
-    released(warm)
-    wait_for("the MigNode", warm.published)
-    gpu = warm.mignode()["status"]["gpus"][0]
-    assert "instances" not in gpu
-    assert gpu["idle"] == [
-        {"placement": {"start": 4, "size": 2}, "profileId": 14, "namespace": "default"}
-    ]
-    inventory = warm.daemon.inventory.known() if warm.daemon else None
-    assert inventory is not None
-    assert inventory.gpus[0].usage.mask == 0
-
-
-@pytest.mark.parametrize("device", [OVERLAPPING, WHOLE])
-def test_another_placement_has_it_destroyed_at_once(warm: Rig, device: str) -> None:
-    released(warm)
-    released(warm, BESIDE)
-    ref = warm.claim(device)
-    warm.prepared(ref)
-    expected = ["create", "create", *["destroy"] * (2 if device is WHOLE else 1), "create"]
-    assert gpu_instances(warm) == expected
-    assert [e.claim for e in warm.journal() if not e.idle] == [ref]
-
-
 def test_another_namespace_gets_one_of_its_own(warm: Rig) -> None:
     warm.api.create(NAMESPACES, {"metadata": {"name": "stranger"}})
     released(warm)
@@ -104,33 +76,9 @@ def test_it_is_kept_for_a_time(warm: Rig) -> None:
     wait_for("its end", warm.clean)
 
 
-@pytest.mark.parametrize("end", ["stop", "restart"])
-def test_none_outlives_the_program(warm: Rig, end: str) -> None:
-    released(warm)
-    warm.stop()
-    assert warm.clean()
-    if end == "restart":
-        warm.start()
-        warm.prepared(warm.claim(DEVICE))
-
-
 def test_none_keeps_a_gpu_from_being_released(warm: Rig) -> None:
     released(warm)
     drain(warm)
-    wait_for("its end", warm.clean)
-
-
-def test_one_that_cannot_be_destroyed_is_unavailable_and_shown(warm: Rig) -> None:
-    released(warm)
-    fault = Fault(function="nvmlGpuInstanceDestroy", action="return", code=IN_USE, times=0)
-    warm.machine.inject(fault)
-    assert warm.daemon is not None
-    warm.daemon.node.removal.idle._seconds = 0.001
-    wait_for("the failure", lambda: [e for e in warm.journal() if not e.idle])
-    wait_for(
-        "the MigNode", lambda: warm.published_slices() == [("gpu-0", "2g.10gb", 4, "reclaiming")]
-    )
-    warm.machine.clear_faults()
     wait_for("its end", warm.clean)
 
 
@@ -190,10 +138,3 @@ def test_a_claim_that_ended_long_ago_loses_its_slice_without_kubelet(forgets_aft
     being_deleted(rig, reserved=False)
     looked_at(rig)
     wait_for("the slice to go", rig.clean)
-
-
-def test_a_pod_that_has_reserved_a_claim_keeps_its_slice(forgets_after: Wait) -> None:
-    rig = forgets_after(0.0)
-    being_deleted(rig, reserved=True)
-    looked_at(rig)
-    assert len(rig.slices()) == 1

@@ -76,18 +76,7 @@ def test_others_are_served_while_a_claim_takes_long_and_its_own_calls_join(
     assert (bench.finished, joined.is_set()) == (["a"], True)
 
 
-# -- the spec that claims have in common
-
-
 # -- specs that belong to no claim
-
-
-def test_specs_without_a_claim_are_swept(bench: Bench) -> None:
-    bench.settled()
-    bench.journal.put(bench.entry("a", state=State.TOMBSTONE, gpu="GPU-other"))
-    bench.specs.files = {UID: ["x"], "gone": ["y"], "too": ["z"]}
-    bench.janitor.recover()
-    assert (bench.specs.files, bench.acts.seen) == ({UID: ["x"]}, [Action.SWEPT] * 2)
 
 
 def test_while_something_may_be_missing_no_spec_is_swept_and_once_it_is_not_it_is(
@@ -133,19 +122,6 @@ def test_a_held_slice_is_prepared_while_it_is_there_and_else_lost(
         "" if there else "the slice is gone from the hardware",
         False,
     )
-
-
-@pytest.mark.parametrize("wiped", [False, True])
-def test_what_a_reset_took_is_told_from_what_somebody_took(bench: Bench, *, wiped: bool) -> None:
-    entry = bench.made("a", State.PREPARED)
-    bench.machine.destroy_slice(0, entry.gi_id or 0)
-    bench.unit.come_back([entry.key] if wiped else [])
-    assert bench.janitor.check(UID)
-    assert bench.journal.entries()[0].wiped is wiped
-    assert ("reset" in bench.events.seen[0][2]) is wiped
-    assert ("somebody destroyed it" in bench.events.seen[0][2]) is not wiped
-    assert "made again" not in bench.events.seen[0][2], "nobody knows yet whether it will be"
-    assert bench.unit.wiped == frozenset()
 
 
 CANNOT_BE_TOLD = ["GPU away", "GPU busy", "GPU that does not answer"]
@@ -211,14 +187,6 @@ def test_what_changed_while_it_was_looked_at_is_left(
     monkeypatch.setattr(bench.hardware.identity, "is_whole", look)
     assert not bench.janitor.check(UID)
     assert (bench.journal.entries(), bench.acts.seen) == ((later,), [])
-
-
-@pytest.mark.parametrize("boot", ["boot", "before"])
-def test_a_whole_gpu_outlives_a_boot(bench: Bench, boot: str) -> None:
-    entry = bench.entry("a", None, state=State.PREPARED, profile_id=None, boot_id=boot)
-    bench.journal.put(entry)
-    assert not bench.janitor.check(UID)
-    assert bench.journal.entries() == (entry,)
 
 
 def test_after_a_boot_a_slice_is_lost_though_the_gpu_is_away(bench: Bench) -> None:

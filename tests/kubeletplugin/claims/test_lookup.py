@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from dra.claims.allocation import AllocatedDevice
 from dra.claims.claims import Claim
 from dra.common.resources import RESOURCE_CLAIMS, Obj
-from dra.gpu.inventory import ClaimRef
+from dra.gpu.geometry import Geometry, Placement, Profile
+from dra.gpu.inventory import ClaimRef, GpuReason
 from dra.kube.client import KubeApi
 from dra.kube.errors import ForbiddenError, KubeError, UnavailableError
 from kubeletplugin.claims.lookup import ClaimReader, ClaimUnreadableError
-from kubeletplugin.errors import ClaimError, PluginError
+from kubeletplugin.claims.wanted import intent
+from kubeletplugin.errors import ClaimError, DeviceError, PluginError
+from kubeletplugin.gpus.gpu import GpuUnit
+from kubeletplugin.gpus.hardware import Hardware
+from kubeletplugin.journal.entries import Entry
+from kubeletplugin.nvml.gpus import Card
 from tests.failures.helpers.folderapi import FolderHttp
 
 DRIVER, POOL = "mig.dra.dev", "node-1"
+
+
 GOOD = "gpu-0-mig-1g5gb-19-4"
+
+
 RESULT = {"request": "r0", "driver": DRIVER, "pool": POOL, "device": GOOD}
+
+
 MIG_CONFIG = {"apiVersion": "mig.dra.dev/v1alpha1", "kind": "MigDeviceConfig"}
 
 
@@ -60,19 +72,6 @@ def server(tmp_path: Path) -> Server:
     return Server(tmp_path)
 
 
-def test_the_devices_of_this_driver_in_this_pool_are_read(server: Server) -> None:
-    ref = server.claim(
-        RESULT | {"request": "r0/large"},
-        RESULT | {"driver": "net.example.com", "device": "nic-1"},
-        RESULT | {"pool": "node-2"},
-        RESULT | {"request": "r1", "device": "gpu-1"},
-    )
-    large, whole = server.read(ref)
-    assert (large.device, large.base_request, large.pool) == (GOOD, "r0", POOL)
-    assert (whole.device, whole.base_request) == ("gpu-1", "r1")
-    assert [c.ref for c in server.seen] == [ref]
-
-
 REFUSED: dict[str, tuple[list[Obj], list[str]]] = {
     "another driver's": (
         [RESULT | {"driver": "gpu.example.com"}],
@@ -104,20 +103,6 @@ def test_a_claim_that_is_not_allocated_is_refused(server: Server) -> None:
     error = server.refused(server.claim(allocation=None))
     assert isinstance(error, ClaimError)
     assert "not allocated" in str(error)
-
-
-def test_a_claim_that_was_replaced_under_its_name_is_refused_and_seen(server: Server) -> None:
-    new = server.claim(RESULT)
-    error = server.refused(replace(new, uid="old"))
-    assert isinstance(error, ClaimError)
-    assert f"replaced by another of the same name (UID {new.uid})" in str(error)
-    assert [c.ref for c in server.seen] == [new]
-
-
-def test_a_claim_that_is_gone_is_refused(server: Server) -> None:
-    error = server.refused(ClaimRef("default", "claim", "uid"))
-    assert type(error) is ClaimError
-    assert "does not exist" in str(error)
 
 
 UNREADABLE = {
@@ -168,14 +153,9 @@ def test_a_bad_configuration_is_refused_with_the_path_of_the_field(
 
 
 GPU_CONFIG = {**MIG_CONFIG, "kind": "GpuConfig"}
+
+
 MPS = {"sharing": {"strategy": "MPS"}}
-
-
-def test_sharing_is_read_for_each_device(server: Server) -> None:
-    given = (config(GPU_CONFIG | {"sharing": {"strategy": "TimeSlicing"}}, requests=["r1"]),)
-    results = (RESULT, RESULT | {"request": "r1", "device": "gpu-1"})
-    a_slice, whole = server.read(server.claim(*results, config=given))
-    assert (a_slice.sharing.interval, whole.sharing.interval) == ("", "Default")
 
 
 @pytest.mark.parametrize(
@@ -216,3 +196,103 @@ def test_more_parameters_than_are_read_are_refused_and_not_passed_over(server: S
     assert isinstance(error, ClaimError)
     for part in ("parameters for driver mig.dra.dev have 90", "and 8192 are read", "correct the"):
         assert part in str(error)
+
+
+# -- devices of a claim as the node has them, and every reason to refuse one
+
+
+REF = ClaimRef("default", "claim", "uid")
+
+
+SMALL = Profile(19, "1g.5gb", 1, 4864, 14, (Placement(0, 1), Placement(4, 1)))
+
+
+LARGE = Profile(9, "3g.20gb", 3, 19968, 42, (Placement(0, 4), Placement(4, 4)))
+
+
+WITH_ENGINES = Profile(20, "1g.5gb+me", 1, 4864, 14, (Placement(0, 1),))
+
+
+CARD = Card(
+    "GPU-a",
+    0,
+    mig_capable=True,
+    mig_enabled=True,
+    mig_pending=True,
+    geometry=Geometry((SMALL, LARGE, WITH_ENGINES)),
+)
+
+
+WHOLE = Card("GPU-b", 1)
+
+
+class Node(Hardware):
+    """GPUs that were found."""
+
+    def __init__(self, *cards: Card) -> None:
+        self.boot_id = "boot"
+        self.found = [GpuUnit(n, card, pcie_root="") for n, card in enumerate(cards)]
+
+    def units(self) -> tuple[GpuUnit, ...]:
+        return tuple(self.found)
+
+
+def given(device: str, *, admin_access: bool = False) -> AllocatedDevice:
+    return AllocatedDevice("r0/large", DRIVER, POOL, device, admin_access=admin_access)
+
+
+def wanted(device: AllocatedDevice, node: Node) -> tuple[GpuUnit, Entry]:
+    return intent(device, REF, node, total=2)
+
+
+NOT_HERE = {
+    "no name": ("gpu0-1g", CARD, ["'gpu0-1g'", "must be allocated by this driver"]),
+    "a name with zeros": ("gpu-0-mig-1g5gb-019-4", CARD, ["neither gpu-<minor> nor"]),
+    "no such GPU": ("gpu-5-mig-1g5gb-19-4", CARD, ["no GPU called gpu-5", "it has: gpu-0"]),
+    "no such profile": (
+        "gpu-0-mig-9g5gb-99-4",
+        CARD,
+        ["no profile 9g5gb-99; it has: 1g.5gb (1g5gb-19), 3g.20gb (3g20gb-9), "],
+    ),
+    "another profile's name": ("gpu-0-mig-1g6gb-19-4", CARD, ["no profile 1g6gb-19;"]),
+    "another profile's number": ("gpu-0-mig-1g5gb-20-0", CARD, ["no profile 1g5gb-20;"]),
+    "no profiles": (
+        "gpu-0-mig-1g5gb-19-4",
+        replace(CARD, geometry=None),
+        ["no profile 1g5gb-19; it has: none"],
+    ),
+    "no such place": (
+        "gpu-0-mig-1g5gb-19-3",
+        CARD,
+        ["1g.5gb on gpu-0 cannot start at memory slice 3; it can at: 0, 4"],
+    ),
+    "whole in MIG mode": ("gpu-0", CARD, ["gpu-0 (GPU-a) is in MIG mode", "largest profile"]),
+    "whole with a trouble": (
+        "gpu-0",
+        replace(WHOLE, problem="it is sick", reason=GpuReason.NVML_ERROR),
+        ["gpu-0 (GPU-b) cannot be used: it is sick"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", NOT_HERE)
+def test_what_the_node_does_not_have_is_refused_with_what_it_has(case: str) -> None:
+    device, card, parts = NOT_HERE[case]
+    with pytest.raises(DeviceError) as error:
+        wanted(given(device), Node(card))
+    for part in parts:
+        assert part in str(error.value)
+
+
+def test_a_whole_gpu_that_is_not_healthy_is_refused() -> None:
+    node = Node(WHOLE)
+    node.found[0].unhealthy = "XID 79"
+    with pytest.raises(DeviceError, match=r"gpu-0 \(GPU-b\) cannot be used: XID 79"):
+        wanted(given("gpu-0"), node)
+
+
+def test_a_profile_that_was_struck_off_is_refused_with_the_reason() -> None:
+    node = Node(CARD)
+    node.found[0].strike(19, "it was not to be had")
+    with pytest.raises(DeviceError, match=r"no profile 1g5gb-19 now: it was not to be had; .*s;"):
+        wanted(given(GOOD), node)

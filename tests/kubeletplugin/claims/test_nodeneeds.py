@@ -97,13 +97,6 @@ def test_nothing_is_cut_for_a_container_runtime_that_would_drop_the_slice(
     wait_for("the GPUs", lambda: gpu_reasons(rig) == {""})
 
 
-def test_files_that_went_since_the_last_look_are_noticed_by_prepare_itself(rig: Rig) -> None:
-    rig.machine.take_away("libraries")
-    assert "--driver-root" in rig.refused(rig.claim(SLICE))
-    assert rig.mutations() == []
-    assert rig.clean()
-
-
 @pytest.mark.usefixtures("frequent_looks")
 def test_sharing_is_offered_while_its_program_is_there(rig: Rig) -> None:
     def is_offered() -> bool:

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from api.kubelet.pluginregistration.v1 import api_pb2 as registration
-from api.kubelet.pluginregistration.v1 import api_pb2_grpc as registration_grpc
 from dra.claims.conditions import PREPARE_FAILING
-from dra.common.resources import MIG_NODES, RESOURCE_CLAIMS, Obj
+from dra.common.resources import MIG_NODES, Obj
 from dra.gpu.inventory import ClaimRef
-from kubeletplugin.claims.lookup import ClaimUnreadableError
 from kubeletplugin.claims.outcomes import SEVERAL, Outcomes
-from kubeletplugin.errors import BusyError, ClaimError, DeadlineError, HardwareError, PluginError
-from kubeletplugin.journal.entries import Entry, State
-from kubeletplugin.journal.journal import Journal
+from kubeletplugin.errors import BusyError, HardwareError
+from kubeletplugin.journal.entries import Entry
 from kubeletplugin.nvml.errors import InUseError, NvmlError
-from kubeletplugin.times import LISTED_SECONDS
 from sim.nvml.faults import Fault
 from tests.dra.kube.clocks import FakeClock
-from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.rig import Rig
 
 REF = ClaimRef("default", "c", "1")
@@ -65,24 +58,6 @@ def listed() -> Listed:
     return Listed()
 
 
-@pytest.mark.parametrize(
-    ("error", "passing"),
-    [
-        (BusyError("held"), False),
-        (HardwareError("in use", passing=True), True),
-        (ClaimUnreadableError("no answer"), True),
-    ],
-)
-def test_a_failure_is_listed_until_kubelet_has_the_devices(
-    listed: Listed, error: PluginError, *, passing: bool
-) -> None:
-    listed.claims.failed(REF, error)
-    assert listed.state() == [("1", passing)]
-    listed.claims.forget(REF)
-    assert listed.state() == []
-    assert listed.changes == 2
-
-
 def test_a_gpu_is_named_where_it_refused_and_not_where_others_are_in_the_way(
     listed: Listed,
 ) -> None:
@@ -96,29 +71,6 @@ def test_a_gpu_is_named_where_it_refused_and_not_where_others_are_in_the_way(
     assert said_of(NvmlError("nvmlDeviceCreateGpuInstance", 999, gpu="GPU-1")) == "GPU-1"
     assert said_of(InUseError("nvmlGpuInstanceDestroy", 19, gpu="GPU-1")) == ""
     assert said_of(None) == ""
-
-
-def test_a_mistake_in_the_claim_itself_is_not_listed(listed: Listed) -> None:
-    listed.claims.failed(REF, ClaimError("replaced"))
-    assert (listed.state(), listed.changes) == ([], 0)
-
-
-def test_what_was_made_after_kubelet_got_an_error_would_work_now(listed: Listed) -> None:
-    listed.claims.failed(REF, DeadlineError("it goes on"))
-    (before,) = listed.claims.listed()
-    listed.clock.at += 1
-    listed.claims.prepared(REF)
-    (after,) = listed.claims.listed()
-    assert (before.passing, after.passing) == (False, True)
-    assert before.time < after.time
-
-
-def test_what_kubelet_asks_for_no_more_is_not_listed_for_ever(listed: Listed) -> None:
-    listed.claims.failed(REF, BusyError("held"))
-    listed.clock.at += LISTED_SECONDS - 1
-    assert listed.state() == [("1", False)]
-    listed.clock.at += 1
-    assert listed.state() == []
 
 
 def test_the_latest_are_listed_where_there_are_too_many(listed: Listed) -> None:
@@ -146,26 +98,6 @@ def status(rig: Rig) -> Obj:
 
 
 @pytest.mark.usefixtures("short_patience")
-def test_the_mignode_lists_what_could_not_be_made_ahead_until_it_is_placed_elsewhere(
-    rig: Rig,
-) -> None:
-    rig.machine.inject(Fault(function=CREATION, action="return", code=2, times=0))
-    ref = rig.claim("gpu-0-mig-1g5gb-19-0", expected=True)
-    wait_for("failure", lambda: status(rig).get("failedClaims"))
-    (failed,) = status(rig)["failedClaims"]
-    assert (failed["uid"], failed.get("passing", False)) == (ref.uid, False)
-    for taken in ("reservedFor", "allocation"):
-        rig.api.patch(
-            RESOURCE_CLAIMS,
-            ref.name,
-            {"status": {taken: None}},
-            namespace=ref.namespace,
-            subresource="status",
-        )
-    wait_for("end", lambda: not status(rig).get("failedClaims"))
-
-
-@pytest.mark.usefixtures("short_patience")
 def test_the_claim_tells_of_several_failures_in_a_row_until_it_is_prepared(rig: Rig) -> None:
     ref = rig.claim("gpu-0-mig-1g5gb-19-0")
     rig.machine.inject(Fault(function=CREATION, action="return", code=999, times=0))
@@ -185,35 +117,6 @@ def test_the_claim_tells_of_several_failures_in_a_row_until_it_is_prepared(rig: 
     rig.machine.inject(Fault(function=CREATION, action="return", code=999, times=0))
     assert rig.prepare(ref).error
     assert rig.claim_status(ref) == [], "a success ends a row of failures"
-
-
-def register(rig: Rig) -> None:
-    """Kubelet takes up the plugin."""
-    with closing(rig.channel(rig.registration_socket)) as channel:
-        stub = registration_grpc.RegistrationStub(channel)
-        stub.NotifyRegistrationStatus(registration.RegistrationStatus(plugin_registered=True))
-
-
-def test_a_plugin_that_was_killed_in_a_prepare_says_when_kubelet_can_call_again(rig: Rig) -> None:
-    ref = rig.claim("gpu-0-mig-1g5gb-19-0")
-    rig.prepared(ref)
-    pod = {"resource": "pods", "name": "p", "uid": "1"}
-    rig.set_status(ref, reservedFor=[pod])
-    register(rig)
-    rig.stop()
-    journal = Journal(rig.roots.state / "journal.json")
-    (entry,) = journal.entries()
-    journal.put(entry.at(State.CI_CREATED))
-
-    rig.start()
-    assert "resumed" not in status(rig), "kubelet cannot call yet"
-    register(rig)
-    resumed = wait_for("resumption", lambda: status(rig).get("resumed"))
-
-    rig.restart()
-    register(rig)
-    wait_for("the MigNode", rig.published)
-    assert status(rig)["resumed"] == resumed, "nothing was cut short since"
 
 
 def test_many_failures_of_one_namespace_drive_no_other_out_and_are_not_kept(listed: Listed) -> None:

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from api.kubelet.dra.v1beta1 import api_pb2 as v1beta1
 from api.kubelet.dra.v1beta1 import api_pb2_grpc as v1beta1_grpc
-from dra.gpu.mignode import from_mignode
+from kubeletplugin.claims import slices
+from kubeletplugin.claims.specs import Specs
 from kubeletplugin.journal.entries import State
+from kubeletplugin.journal.journal import Journal
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec
-from sim.nvml.products import load_product
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.rig import A100, DRIVER, Rig
 
@@ -41,34 +42,6 @@ def test_a_claim_gets_its_slice_a_cdi_device_and_a_journal_entry(rig: Rig) -> No
     assert entry.state is State.PREPARED
     assert (entry.gi_id, entry.ci_id) == (made.id, made.compute_instances[0].id)
     assert entry.mig_uuid == made.compute_instances[0].uuid
-
-
-@pytest.mark.parametrize(
-    ("product", "named", "mebibytes"),
-    [
-        ("GB200", "1g.24gb", 20480),
-        ("B200", "1g.23gb", 22528),
-        ("RTX-PRO-6000-Blackwell-Server", "1g.24gb", 23675),
-    ],
-)
-def test_a_product_may_have_profiles_of_other_names_and_sizes(
-    make_rig: Callable[..., Rig], product: str, named: str, mebibytes: int
-) -> None:
-    """As boards and drivers of these were reported to have them, beside the fixtures."""
-    known = load_product(product)
-    first, *others = known.gi_profiles
-    other = replace(first, name=named, memory_mib=mebibytes)
-    rig = make_rig(GpuSpec(replace(known, gi_profiles=(other, *others))))
-    rig.start()
-    device = f"gpu-0-mig-{named.replace('.', '')}-{first.id}-0"
-    rig.prepared(rig.claim(device))
-    assert rig.slices() == [(0, named, 0, True)]
-    wait_for("the MigNode", rig.published)
-    [gpu] = from_mignode(rig.mignode()).gpus
-    assert gpu.geometry is not None
-    found = gpu.geometry.by_name(named)
-    assert found is not None
-    assert found.memory_mib == mebibytes
 
 
 def test_the_cdi_device_has_the_gpu_and_the_two_capabilities_of_its_slice(rig: Rig) -> None:
@@ -103,21 +76,6 @@ def test_the_cdi_device_has_the_gpu_and_the_two_capabilities_of_its_slice(rig: R
     ]
     assert "containerEdits" not in spec
     assert rig.common()["containerEdits"]["env"] == ["NVIDIA_VISIBLE_DEVICES=void"]
-
-
-@pytest.mark.every_variant
-def test_preparing_again_changes_nothing_and_answers_the_same(rig: Rig) -> None:
-    ref = rig.claim(ONE_G_AT_4)
-    first = rig.prepare(ref)
-    assert rig.claim_status(ref)
-    wait_for("MigNode", rig.published)
-    mutations, rig.http.writes = rig.mutations(), []
-    journal = (rig.roots.state / "journal.json").stat().st_ino
-    assert rig.prepare(ref) == first
-    assert rig.statuses_idle()
-    assert rig.mutations() == mutations
-    assert rig.http.writes == []
-    assert (rig.roots.state / "journal.json").stat().st_ino == journal
 
 
 def test_unprepare_needs_no_api_server_and_no_claim(rig: Rig) -> None:
@@ -185,35 +143,6 @@ def test_a_slice_that_overlaps_one_in_use_is_refused_with_the_holders_name(
     rig.prepared(late)
 
 
-def test_two_claims_that_race_for_one_placement_get_it_once(rig: Rig) -> None:
-    refs = [rig.claim(ONE_G_AT_4) for _ in range(4)]
-    with ThreadPoolExecutor(4) as pool:
-        answers = list(pool.map(rig.prepare, refs))
-    winners = [r for r, a in zip(refs, answers, strict=True) if not a.error]
-    assert len(winners) == 1
-    assert all(winners[0].uid in a.error for a in answers if a.error)
-    assert rig.slices() == [(0, "1g.5gb", 4, True)]
-
-
-@pytest.mark.every_variant
-def test_a_claim_with_slices_on_two_gpus_gets_both_in_one_spec(rig: Rig) -> None:
-    ref = rig.claim(ONE_G_AT_4, "gpu-1-mig-2g10gb-14-0", "gpu-0-mig-1g5gb-19-5")
-    answer = rig.prepare(ref)
-    assert not answer.error
-    assert {d.device_name: list(d.request_names) for d in answer.devices} == {
-        ONE_G_AT_4: ["r0"],
-        "gpu-1-mig-2g10gb-14-0": ["r1"],
-        "gpu-0-mig-1g5gb-19-5": ["r2"],
-    }
-    names = {d["name"] for d in rig.spec(ref)["devices"]}
-    told = {n for d in answer.devices for n in d.cdi_device_ids}
-    assert {n.partition("=")[2] for n in told if "/claim=" in n} == names
-    assert len(rig.slices()) == 3
-    assert rig.unprepare(ref) == ""
-    assert rig.clean() or {e.suspect for e in rig.journal()} == {True}
-    wait_for("what a GPU kept", rig.clean)
-
-
 def test_several_claims_of_one_call_are_answered_each_for_itself(rig: Rig) -> None:
     from api.kubelet.dra.v1 import api_pb2 as v1
     from tests.kubeletplugin.helpers.rig import wire
@@ -244,22 +173,6 @@ def test_a_whole_gpu_is_a_cdi_device_without_capabilities_and_changes_no_hardwar
     rig.prepared(late)
 
 
-def test_a_gpu_that_hangs_holds_up_no_other(rig: Rig) -> None:
-    hung, free = rig.claim(ONE_G_AT_4), rig.claim("gpu-1-mig-1g5gb-19-0")
-    rig.machine.inject(
-        Fault(id="hang", function="nvmlDeviceCreateGpuInstanceWithPlacement", action="hang", gpu=0)
-    )
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(rig.prepare, hung)
-        wait_for("the hang", lambda: rig.machine.faults.seen("hang") == 1)
-        rig.prepared(free)
-        assert rig.daemon is not None
-        assert not rig.daemon.hardware.poll(), "the hung GPU is left out"
-        assert not waiting.done()
-        rig.machine.clear_faults()
-        assert not waiting.result().error
-
-
 def test_a_call_is_answered_before_kubelet_gives_up_and_the_next_joins_the_work(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -276,3 +189,95 @@ def test_a_call_is_answered_before_kubelet_gives_up_and_the_next_joins_the_work(
     rig.machine.clear_faults()
     rig.prepared(ref)
     assert rig.mutations().count("nvmlDeviceCreateGpuInstanceWithPlacement") == 1
+
+
+# -- steps of a Prepare or Unprepare that fail: nothing leaks, and the next attempt succeeds
+
+
+def break_rollback(rig: Rig) -> None:
+    for function in ("nvmlGpuInstanceCreateComputeInstance", "nvmlGpuInstanceDestroy"):
+        fault = Fault(id=function, function=function, action="return", code=29, times=0)
+        rig.machine.inject(fault)
+
+
+def test_a_rollback_that_fails_is_told_and_finished_later(rig: Rig) -> None:
+    ref = rig.claim("gpu-0-mig-1g5gb-19-4")
+    break_rollback(rig)
+    error = rig.refused(ref)
+    assert "undoing it failed too" in error
+    assert "nvmlGpuInstanceDestroy" in error
+    assert [e.state.value for e in rig.journal()] == ["ci-destroyed"]
+    rig.machine.clear_faults()
+    assert rig.slices() == [(0, "1g.5gb", 4, False)]
+    rig.prepared(ref)
+    assert rig.slices() == [(0, "1g.5gb", 4, True)]
+
+
+def test_capacity_that_the_driver_refuses_names_what_is_on_the_gpu(rig: Rig) -> None:
+    # Two +me instances overlap in no memory slice, but there is one set of media engines.
+    holder = rig.claim("gpu-0-mig-1g5gb-me-20-0")
+    rig.prepared(holder)
+    error = rig.refused(rig.claim("gpu-0-mig-1g5gb-me-20-3"))
+    assert "INSUFFICIENT_RESOURCES" in error
+    assert holder.uid in error
+
+
+@pytest.mark.parametrize(
+    ("part", "step", "error", "ahead"),
+    [
+        (slices, "create_compute_instance", MemoryError(), False),
+        (slices, "create_compute_instance", RuntimeError("a defect"), True),
+        (Journal, "put", OSError("no room"), False),
+        (Specs, "write", RuntimeError("a defect"), False),
+    ],
+)
+def test_a_failure_that_nobody_expected_leaves_nothing_behind(
+    rig: Rig,
+    monkeypatch: pytest.MonkeyPatch,
+    part: object,
+    step: str,
+    error: Exception,
+    *,
+    ahead: bool,
+) -> None:
+    failures, works = [error], getattr(part, step)
+
+    def fails_once(*arguments: Any, **named: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return works(*arguments, **named)
+
+    monkeypatch.setattr(part, step, fails_once)
+    ref = rig.claim("gpu-0-mig-1g5gb-19-4", expected=ahead)
+    if ahead:
+        wait_for("the failure", lambda: not failures)
+    else:
+        assert "internal error" in rig.refused(ref)
+    wait_for("nothing left", rig.clean)
+    rig.prepared(ref)
+
+
+# -- a claim whose allocation is changed while the node holds a device for it
+
+
+def test_a_claim_that_was_given_another_device_is_refused_until_the_old_one_is_released(
+    rig: Rig,
+) -> None:
+    """Meanwhile the plugin is away: else it gives the slice back before there is another."""
+    old, new = "gpu-0-mig-1g5gb-19-4", "gpu-1-mig-1g5gb-19-2"
+    ref = rig.claim(allocated=False)
+    rig.allocate(ref, [rig.result(old)], reserved=True)
+    rig.prepared(ref)
+    rig.stop()
+    rig.set_status(ref, allocation=None, reservedFor=None)
+    rig.allocate(ref, [rig.result(new)], reserved=True)
+    rig.start()
+    mutations = rig.mutations()
+    error = rig.refused(ref)
+    assert old in error
+    assert new in error
+    assert rig.mutations() == mutations
+    assert rig.slices() == [(0, "1g.5gb", 4, True)]
+    assert rig.unprepare(ref) == ""
+    assert rig.prepared(ref)
+    assert rig.slices() == [(1, "1g.5gb", 2, True)]

@@ -14,53 +14,12 @@ from dra.kube.errors import ForbiddenError
 from dra.kube.http import Keep, Page, whole
 from kubeletplugin.claims import rebuild
 from kubeletplugin.journal.entries import State
-from kubeletplugin.journal.journal import Journal, previous
+from kubeletplugin.journal.journal import Journal
 from sim.nvml.faults import Fault
 from tests.helpers.waiting import wait_for
-from tests.kubeletplugin.helpers.lostjournals import SLICE, edit, lose_journal, prepared, reserve
-from tests.kubeletplugin.helpers.reported import events
+from tests.kubeletplugin.helpers.lostjournals import SLICE, lose_journal, prepared, reserve
 from tests.kubeletplugin.helpers.rig import DRIVER, Rig
 from tests.kubeletplugin.journal.test_journal import entry
-
-
-def test_a_lost_journal_is_rebuilt_from_the_hardware_and_the_reserved_claims(rig: Rig) -> None:
-    ref, idle = prepared(rig), prepared(rig, "gpu-1-mig-2g10gb-14-0", reserved=False)
-    before = next(e for e in rig.journal() if e.claim == ref)
-    hardware = rig.machine.snapshot()
-    rig.stop()
-    lose_journal(rig)
-    rig.start()
-    [found] = rig.journal()
-    assert found == before.at(State.PREPARED)
-    assert rig.machine.snapshot() == hardware
-    assert rig.published_slices() == [
-        ("gpu-0", "1g.5gb", 4, "prepared"),
-        ("gpu-1", "2g.10gb", 0, "foreign"),
-    ], idle
-    wait_for("the event", lambda: "JournalRebuilt" in dict(events(rig, rig.node)))
-    rig.prepared(ref)
-    assert rig.unprepare(ref) == ""
-    assert rig.slices() == [(1, "2g.10gb", 0, True)]
-
-
-def test_what_the_generation_before_did_not_know_is_found_again(rig: Rig) -> None:
-    first, second = prepared(rig), prepared(rig, "gpu-0-mig-1g5gb-19-0")
-    rig.stop()
-    path = rig.roots.state / "journal.json"
-    journal = Journal(path)
-    old = [e for e in journal.entries() if e.claim == first]
-    Journal(previous(path)).put(*old)
-    edit(previous(path), lambda r: r.update(entries=r["entries"][:1], rebuild=False))
-    path.write_text("{ broken")
-    rig.start()
-    assert {e.claim for e in rig.journal()} == {first, second}
-    wait_for(
-        "events",
-        lambda: (
-            {"CheckpointCorrupted", "JournalRebuilt"}
-            <= {reason for reason, _ in events(rig, rig.node)}
-        ),
-    )
 
 
 def test_an_instance_made_where_a_claim_waits_for_its_own_is_not_adopted_at_the_next_start(

@@ -102,25 +102,6 @@ def test_a_lost_gpu_lets_its_pod_end_and_is_unavailable_until_it_is_back(rig: Ri
 LONG = 10**6
 
 
-@pytest.mark.parametrize("variants", [Variants(monitored=LONG)])
-def test_a_slice_that_a_monitor_holds_names_what_it_is_most_likely(rig: Rig) -> None:
-    ref = rig.claim(SLICE)
-    rig.prepared(ref)
-    assert rig.unprepare(ref) == ""
-    wait_for("the event", lambda: "SliceInUse" in dict(events(rig, ref.name)))
-    told = dict(events(rig, ref.name))["SliceInUse"]
-    assert "no program is seen that has the GPU open" in told
-    assert "dcgm-exporter" in told
-
-    def message() -> str:
-        [instance] = rig.mignode()["status"]["gpus"][0]["instances"]
-        return str(instance.get("message", ""))
-
-    wait_for("the MigNode", lambda: "dcgm-exporter" in message())
-    rig.machine.end_monitors()
-    wait_for("the janitor", rig.clean)
-
-
 @pytest.mark.parametrize("variants", [Variants(gsp_keeps=LONG)])
 def test_a_place_that_the_gpu_keeps_is_nobodys_and_unavailable_until_a_reset(rig: Rig) -> None:
     ref, late = rig.claim(SLICE), rig.claim(SLICE)
@@ -177,14 +158,3 @@ def test_a_gpu_that_nvml_does_not_find_is_not_an_instance_that_is_gone(rig: Rig)
 
 
 SLICE = "gpu-0-mig-1g5gb-19-4"
-DESTROYS = "nvmlGpuInstanceDestroy"
-
-
-@pytest.mark.usefixtures("short_patience")
-def test_for_longer_it_is_unavailable_and_removed_later(rig: Rig) -> None:
-    rig.machine.configure(variants=Variants(instance_lingers=5))
-    ref = rig.claim(SLICE)
-    rig.prepared(ref)
-    assert rig.unprepare(ref) == "", "the pod ends"
-    wait_for("the janitor", rig.clean)
-    assert rig.mutations().count(DESTROYS) == 6

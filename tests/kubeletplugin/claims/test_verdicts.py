@@ -28,20 +28,6 @@ def told(rig: Rig, ref: ClaimRef) -> bool:
     )
 
 
-def test_a_gpu_without_mig_mode_is_a_permanent_failure_until_it_is_turned_on(rig: Rig) -> None:
-    ref = rig.claim(SLICE)
-    assert rig.daemon is not None
-    rig.machine.set_mig_mode(0, enabled=False)
-    rig.poll()
-    assert "nvidia-smi -i" in rig.refused(ref)
-    assert "MIG mode of gpu-0" in verdict(rig, ref)
-    wait_for("an event", lambda: told(rig, ref))
-    rig.machine.set_mig_mode(0, enabled=True)
-    rig.poll()
-    assert rig.prepared(ref)
-    assert verdict(rig, ref) == ""
-
-
 def test_a_claim_that_was_prepared_before_mig_mode_went_keeps_its_place_and_is_retried(
     rig: Rig,
 ) -> None:
@@ -57,17 +43,6 @@ def test_a_claim_that_was_prepared_before_mig_mode_went_keeps_its_place_and_is_r
     rig.machine.set_mig_mode(0, enabled=True)
     rig.poll()
     assert rig.prepared(ref)
-
-
-def test_a_profile_that_the_gpu_does_not_have_is_a_permanent_failure(rig: Rig) -> None:
-    ref = rig.claim("gpu-0-mig-1g12gb-99-0")
-    rig.refused(ref)
-    assert "has no profile 1g12gb-99" in verdict(rig, ref)
-    again = len(rig.http.writes)
-    rig.refused(ref)
-    assert verdict(rig, ref)
-    claims = [path for _, path in rig.http.writes[again:] if "resourceclaims" in path]
-    assert claims == []  # it says so already
 
 
 def test_no_permission_takes_the_gpu_out_until_a_slice_can_be_made(rig: Rig) -> None:

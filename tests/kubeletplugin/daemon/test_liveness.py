@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import threading
-import time
 from collections.abc import Callable
 from operator import attrgetter
 from pathlib import Path
@@ -29,11 +28,6 @@ def dead(rig: Rig) -> tuple[str, ...]:
 
 def unready(rig: Rig) -> tuple[str, ...]:
     return rig.telemetry.probes.ready.problems()
-
-
-def test_a_plugin_that_serves_is_alive_and_ready(rig: Rig) -> None:
-    wait_for("readiness", lambda: not unready(rig))
-    assert dead(rig) == ()
 
 
 @pytest.mark.usefixtures("frequent_looks")
@@ -104,14 +98,6 @@ def test_a_thread_that_has_ended_makes_it_dead(
     loop.notify()
     wait_for("the end", lambda: dead(rig))
     assert dead(rig) == (f"threads: {name.format(rig.node)} has ended",)
-
-
-def test_a_loop_that_is_stuck_makes_it_dead(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    wait_for("readiness", lambda: not unready(rig))
-    assert rig.daemon is not None
-    monkeypatch.setattr(rig.telemetry.liveness.hardware, "_clock", lambda: time.monotonic() + 1801)
-    [problem] = dead(rig)
-    assert problem.startswith("hardware loop: nothing has been done for 18")
 
 
 def test_a_plugin_that_stops_is_not_ready_and_not_dead(rig: Rig) -> None:

@@ -233,14 +233,6 @@ def test_binding_conditions_need_slices_that_are_made_ahead() -> None:
     assert "--eager-seconds more than 0" in answer.output
 
 
-def test_a_remedy_names_the_node_and_the_gpu(make_rig: Callable[..., Rig]) -> None:
-    rig = make_rig(GpuSpec(A100, mig=False))
-    command = [sys.executable, "-m", "sim", "plugin", "--hardware", str(rig.machine.directory)]
-    with running([*command, "--", *arguments(rig)], rig.folder):
-        wait_for("the socket", rig.registration_socket.exists)
-        assert f"kubectl mig drain {rig.node} gpu-0 --wait" in rig.refused(rig.claim(SLICE))
-
-
 def test_the_node_name_is_asked_for() -> None:
     done = run()
     assert done.returncode == 2

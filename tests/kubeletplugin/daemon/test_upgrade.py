@@ -95,17 +95,6 @@ def test_a_library_that_was_replaced_on_the_disk_ends_the_process_once(site: Sit
     assert site.ends == 1
 
 
-def test_a_moment_in_the_middle_of_an_upgrade_is_waited_for(site: Site) -> None:
-    site.machine.upgrade_driver(NEW)
-    site.library.note_failure(translate("nvmlInit", MISMATCH))
-    assert [site.library.doubtful] == [True]
-    site.now += times.MISMATCH_SECONDS
-    site.library.note_failure(translate("nvmlInit", pynvml.NVML_ERROR_DRIVER_NOT_LOADED))
-    assert [site.library.doubtful] == [False]
-    site.library.note_failure(translate("nvmlInit", MISMATCH))
-    assert site.ends == 0
-
-
 def test_modules_that_were_not_reloaded_end_nothing_as_a_new_process_would_not_help(
     site: Site,
 ) -> None:

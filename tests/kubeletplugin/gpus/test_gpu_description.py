@@ -8,13 +8,11 @@ import pytest
 
 from dra.claims.reasons import NodeReason
 from dra.gpu.geometry import Geometry, Placement, Profile
-from dra.gpu.inventory import ClaimRef, Instance, InstanceState
-from dra.gpu.shares import Share
+from dra.gpu.inventory import ClaimRef, InstanceState
 from kubeletplugin.gpus.gpu import Conflict, GpuUnit
 from kubeletplugin.gpus.reader import describe
 from kubeletplugin.journal.entries import Entry, State
 from kubeletplugin.nvml.gpus import Card
-from kubeletplugin.nvml.instances import GpuInstance
 
 SMALL = Profile(19, "1g.5gb", 1, 4864, 14, (Placement(0, 1), Placement(4, 1)))
 LARGE = Profile(9, "3g.20gb", 3, 19968, 42, (Placement(0, 4), Placement(4, 4)))
@@ -37,7 +35,6 @@ def gpu(card: Card = CARD, conflict: Conflict | None = None) -> GpuUnit:
 
 
 KNOWN = gpu()
-PRESENT = GpuInstance(7, 19, Placement(4, 1))
 ENTRY = Entry(
     claim=ClaimRef("default", "claim", "uid"),
     device="gpu-3-mig-1g5gb-19-4",
@@ -51,7 +48,6 @@ ENTRY = Entry(
     ci_id=0,
     mig_uuid="MIG-u",
 )
-SHARE = Share(1000, 0, "default")
 FAILURE = ("NVMLError", "it does not answer")
 GONE = replace(CARD, reason="NVMLError", problem="it does not answer")
 
@@ -89,33 +85,6 @@ def test_a_prepared_slice_counts_as_lost_only_where_somebody_has_looked(
     assert (shown.state, shown.claim) == (states[state], ENTRY.claim)
 
 
-FOREIGN = {
-    "of a profile that is known": (PRESENT, CARD.geometry, 19, "1g.5gb"),
-    "of a profile that is not offered": (
-        GpuInstance(8, 9, Placement(4, 4)),
-        CARD.geometry,
-        9,
-        "3g.20gb",
-    ),
-    "of a profile that nobody knows": (GpuInstance(8, 77, Placement(4, 1)), CARD.geometry, 77, ""),
-    "where no profiles are known": (PRESENT, None, 19, ""),
-}
-
-
-@pytest.mark.parametrize("case", FOREIGN)
-def test_an_instance_without_an_owner_is_foreign(case: str) -> None:
-    found, geometry, profile_id, profile = FOREIGN[case]
-    known = gpu(replace(CARD, geometry=geometry))
-    (shown,) = describe(known, [found], [], owners={}).instances
-    assert shown == Instance(
-        found.placement,
-        InstanceState.FOREIGN,
-        profile_id=profile_id,
-        profile=profile,
-        gpu_instance_id=found.id,
-    )
-
-
 CONFLICT = Conflict(NodeReason.PAUSED, "a pause was asked for")
 AVAILABILITY = {
     "usable": (KNOWN, ("", ""), ("", "")),
@@ -145,27 +114,3 @@ def test_why_a_gpu_cannot_be_used_is_said_in_a_word_and_in_words(case: str) -> N
     known, failure, expected = AVAILABILITY[case]
     shown = describe(known, [], [], owners={}, failure=failure)
     assert (shown.reason, shown.unavailable) == expected
-
-
-def test_instances_are_in_the_order_of_their_places_and_a_whole_gpu_is_none() -> None:
-    absent = replace(ENTRY, device="low", placement=Placement(0, 1), gi_id=1, state=State.INTENT)
-    whole = replace(ENTRY, device="gpu-3", placement=None, profile_id=None)
-    shown = describe(KNOWN, [PRESENT], [whole, ENTRY, absent], owners={7: ENTRY}).instances
-    assert [i.placement.start for i in shown] == [0, 4]
-
-
-def test_a_slice_that_claims_share_is_shown_once_for_each_that_has_it() -> None:
-    states = (State.PREPARED, State.PREPARED, State.LEFTOVER)
-    shares = [
-        replace(ENTRY, claim=ClaimRef("default", f"c{i}", f"uid-{i}"), state=s, share=SHARE)
-        for i, s in enumerate(states)
-    ]
-    gone = replace(shares[0], claim=ClaimRef("default", "c3", "uid-3"), mig_uuid="MIG-before")
-    entries = [gone, *shares]
-    shown = describe(KNOWN, [PRESENT], entries, owners={7: shares[0]}).instances
-    assert {i.claim.name: (i.state, i.uuid) for i in shown if i.claim} == {
-        "c0": (InstanceState.PREPARED, "MIG-u"),
-        "c1": (InstanceState.PREPARED, "MIG-u"),
-        "c2": (InstanceState.RECLAIMING, "MIG-u"),
-        "c3": (InstanceState.LOST, "MIG-before"),
-    }

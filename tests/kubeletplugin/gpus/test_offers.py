@@ -8,7 +8,6 @@ from threading import Event
 import pytest
 
 from dra.gpu.geometry import Geometry, Placement, Profile
-from kubeletplugin import times
 from kubeletplugin.claims import prepare
 from kubeletplugin.gpus.gpu import GpuUnit
 from kubeletplugin.nvml.gpus import Card
@@ -87,22 +86,6 @@ def test_a_slice_that_cannot_be_had_is_made_once_said_and_leaves_the_others_alon
     assert rig.daemon is not None
     rig.daemon.hardware.units()[0].come_back([])
     assert rig.prepared(ref)
-
-
-def test_what_is_refused_twice_is_a_permanent_failure(
-    make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(times, "REFUSED_FIRST_SECONDS", 0.0)
-    rig = make_rig(GpuSpec(H100))
-    rig.machine.configure(variants=Variants(full_compute="refused"))
-    rig.start()
-    ref = rig.claim(DOUBLE)
-    assert "advertises 26 multiprocessors" in rig.refused(ref)
-    assert made(rig) == 2
-    assert "use another profile" in verdict(rig, ref)
-    rig.machine.configure(variants=Variants())
-    assert rig.prepared(ref)
-    assert verdict(rig, ref) == ""
 
 
 def test_a_profile_that_has_less_than_it_advertises_is_published_with_what_it_has(

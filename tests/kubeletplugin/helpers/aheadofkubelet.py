@@ -8,7 +8,7 @@ from tests.kubeletplugin.helpers.rig import Rig
 
 DEVICE, BESIDE = "gpu-0-mig-1g5gb-19-4", "gpu-0-mig-1g5gb-19-5"
 OVERLAPPING, ELSEWHERE = "gpu-0-mig-2g10gb-14-4", "gpu-1-mig-1g5gb-19-0"
-CREATE_GI, CREATE_CI = "nvmlDeviceCreateGpuInstance*", "nvmlGpuInstanceCreateComputeInstance*"
+CREATE_GI = "nvmlDeviceCreateGpuInstance*"
 
 
 def creations(rig: Rig) -> int:

@@ -17,17 +17,15 @@ from kubeletplugin.journal.entries import Entry, EntryKey, State
 from kubeletplugin.journal.journal import Journal
 from kubeletplugin.nvml.gpus import discover
 from kubeletplugin.nvml.session import Session
-from sim.nvml import host
 from sim.nvml.faults import Fault
-from sim.nvml.gpus import hardware as simulated
 from sim.nvml.machine import GpuSpec, Machine
 from sim.nvml.products import Variants
 from tests.kubeletplugin.helpers.rig import A100
 
 BOOT = "boot"
 PLACE, ELSEWHERE = Placement(4, 1), Placement(0, 1)
-IN_USE, NOT_FOUND, UNKNOWN = 19, 6, 999
-DESTROY_GI, DESTROY_CI = "nvmlGpuInstanceDestroy", "nvmlComputeInstanceDestroy"
+IN_USE, UNKNOWN = 19, 999
+DESTROY_GI = "nvmlGpuInstanceDestroy"
 
 
 class BenchHardware(Hardware):
@@ -119,29 +117,6 @@ class GpuBench:
         """Somebody takes the compute instance out of an entry's GPU instance."""
         assert entry.gi_id is not None
         self.machine.destroy_compute_instances(0, entry.gi_id)
-
-    def add_compute_instances(self, gi_id: int, *, count: int) -> None:
-        """Somebody makes compute instances of one slice each in a GPU instance."""
-        with self.machine.store.change() as state:
-            (gpu,) = state.gpus
-            product = self.machine.store.product(gpu)
-            instance = gpu.instance(gi_id)
-            assert instance is not None
-            sizes = simulated.profile_of(product, instance.profile).ci_profiles
-            profile = next(c.id for c in sizes if c.slice_count == 1)
-            for _ in range(count):
-                simulated.create_compute_instance(
-                    state, gpu, product, instance=instance, profile_id=profile
-                )
-            host.sync_capabilities(Path(state.host_root), state)
-
-    def remake(self, entry: Entry, *, compute: bool = True) -> None:
-        """Somebody removes an entry's slice and makes one like it: same place, same id."""
-        assert entry.gi_id is not None
-        assert entry.placement is not None
-        self.machine.destroy_slice(0, entry.gi_id)
-        again = self.machine.create_slice(0, "1g.5gb", start=entry.placement.start, compute=compute)
-        assert again.gpu_instance == entry.gi_id
 
     def places(self) -> list[int]:
         return [g.start for g in self.machine.gpu(0).gpu_instances]

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from dra.common.resources import MIG_NODES, RESOURCE_SLICES, Obj
-from dra.kube.errors import InvalidError
 from tests.kubeletplugin.helpers.rig import DRIVER, Rig
 
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
@@ -70,19 +69,6 @@ def spoil(
         return answer
 
     monkeypatch.setattr(type(rig.http), "call", spoilt)
-
-
-def keep_counters_apart(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the server refuse devices and counter sets in one slice, as from 1.35 on it does."""
-    call = type(rig.http).call
-
-    def refusing(http: Any, method: str, path: str, **more: Any) -> Obj:
-        spec = (more.get("body") or {}).get("spec", {}) if path.startswith(SLICES) else {}
-        if spec.get("sharedCounters") and spec.get("devices"):
-            raise InvalidError("spec: only one of devices, sharedCounters", status=422)
-        return call(http, method, path, **more)
-
-    monkeypatch.setattr(type(rig.http), "call", refusing)
 
 
 def look_again(rig: Rig) -> None:

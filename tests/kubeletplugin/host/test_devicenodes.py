@@ -13,14 +13,11 @@ import pytest
 from cdi.spec import DeviceNode
 from dra.gpu.inventory import HOST_USERS_ONLY
 from dra.gpu.mignode import from_mignode
-from kubeletplugin.errors import HostError
 from kubeletplugin.host import nodes as devicenodes
 from kubeletplugin.host.nodes import (
-    control_nodes,
     drm_nodes,
     gpu_node,
     make_nodes,
-    modeset_node,
     node_edits,
 )
 from kubeletplugin.host.roots import Roots
@@ -52,37 +49,12 @@ def show_nodes(monkeypatch: pytest.MonkeyPatch, **modes: tuple[int, int, int]) -
     monkeypatch.setattr(devicenodes, "_status", status)
 
 
-def test_nodes_have_numbers_although_no_node_exists(host: Path) -> None:
-    edits = control_nodes(roots(host))
-    assert [(n.path, n.major, n.minor) for n in edits.nodes] == [
-        ("/dev/nvidiactl", 195, 255),
-        ("/dev/nvidia-uvm", 509, 0),
-        ("/dev/nvidia-uvm-tools", 509, 1),
-    ]
-    assert gpu_node(roots(host), 3) == DeviceNode("/dev/nvidia3", major=195, minor=3)
-    assert modeset_node(roots(host)) == DeviceNode("/dev/nvidia-modeset", major=195, minor=254)
-    assert edits.gids == ()
-
-
-def test_a_node_of_an_earlier_load_does_not_count_against_the_kernel(
-    host: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    show_nodes(monkeypatch, **{"nvidia-uvm": (0o666, 0, os.makedev(510, 0))})
-    (_, uvm, _) = control_nodes(roots(host)).nodes
-    assert uvm.major == 509
-
-
 def test_a_node_is_believed_where_the_kernel_names_none(
     host: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (host / "proc/devices").write_text(DEVICES.replace("195 nvidia\n", ""))
     show_nodes(monkeypatch, nvidia0=(0o666, 0, os.makedev(196, 7)))
     assert gpu_node(roots(host), 0) == DeviceNode("/dev/nvidia0", major=196, minor=7)
-
-
-def test_the_world_s_nodes_need_no_group(host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    show_nodes(monkeypatch, nvidia0=(0o666, VIDEO_GROUP, os.makedev(195, 0)))
-    assert gpu_node(roots(host), 0) == DeviceNode("/dev/nvidia0", major=195, minor=0)
 
 
 @pytest.mark.parametrize("mode", [0o660, 0o664, 0o662])
@@ -95,12 +67,6 @@ def test_a_node_that_is_not_the_world_s_brings_its_group(
     assert (node.file_mode, node.gid, edits.gids) == (mode, VIDEO_GROUP, (VIDEO_GROUP,))
 
 
-def test_root_s_own_nodes_bring_no_group(host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    show_nodes(monkeypatch, nvidia0=(0o660, 0, os.makedev(195, 0)))
-    node = gpu_node(roots(host), 0)
-    assert (node.file_mode, node.gid, node_edits([node]).gids) == (None, None, ())
-
-
 def test_a_node_that_is_not_there_gets_the_group_of_the_driver_s_parameters(host: Path) -> None:
     parameters = host / "proc/driver/nvidia/params"
     parameters.write_text(f"DeviceFileUID: 0\nDeviceFileGID: {VIDEO_GROUP}\nDeviceFileMode: 432\n")
@@ -110,22 +76,6 @@ def test_a_node_that_is_not_there_gets_the_group_of_the_driver_s_parameters(host
     assert gpu_node(roots(host), 0).gid is None
     parameters.write_text("what is this")
     assert gpu_node(roots(host), 0).gid is None
-
-
-def test_a_module_that_is_not_loaded_is_told_with_the_command_although_its_node_is_there(
-    host: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (host / "proc/devices").write_text(DEVICES.replace("509 nvidia-uvm\n", ""))
-    show_nodes(monkeypatch, **{"nvidia-uvm": (0o666, 0, os.makedev(510, 0))})
-    with pytest.raises(HostError, match=r"nvidia-uvm is not loaded .*modprobe nvidia-uvm"):
-        control_nodes(roots(host))
-
-
-def test_a_driver_container_s_nodes_are_named_by_their_path_on_the_host(host: Path) -> None:
-    (host / "run/nvidia/driver/dev").mkdir(parents=True)
-    node = gpu_node(roots(host, "/run/nvidia/driver"), 0)
-    assert node.host_path == "/run/nvidia/driver/dev/nvidia0"
-    assert node.path == "/dev/nvidia0"
 
 
 def test_a_gpu_s_drm_nodes_are_found_by_its_pci_address(
@@ -184,13 +134,6 @@ def test_nodes_are_made_on_the_host_as_nvidias_programs_would(tmp_path: Path) ->
     assert make_nodes(host, nodes) == ""
     assert number(dev / "nvidia-caps/nvidia-cap30") == (True, 240, 30, 0o444)
     assert number(dev / "nvidia0") == (True, 195, 0, 0o600)
-
-
-def test_a_node_says_nothing_of_users_where_nodes_can_be_made(rig: Rig, folder: Path) -> None:
-    if not can_make_nodes(folder):
-        pytest.skip("device nodes cannot be made here")
-    assert HOST_USERS_ONLY not in from_mignode(rig.mignode()).capabilities
-    assert not [*(rig.machine.host_root / "dev").glob(".*")], "nothing is left of the trial"
 
 
 def forbid(monkeypatch: pytest.MonkeyPatch) -> None:

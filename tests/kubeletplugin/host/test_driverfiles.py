@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
+from cdi.store import SpecStore
+from dra.common.resources import Obj
 from kubeletplugin.errors import HostError
-from kubeletplugin.host.driverfiles import DriverSearch
-from kubeletplugin.host.libraries import LIBRARY_DIRECTORIES
+from kubeletplugin.host.driverfiles import DriverSearch, DriverSpec, Needs
+from kubeletplugin.host.nodes import control_nodes
 from tests.kubeletplugin.host.layouts import (
     VERSION,
     find,
     install,
+    kernel,
     library,
     mounted,
     program,
@@ -24,6 +29,8 @@ VIDEO = {
     "libnvidia-encode.so": "libnvidia-encode.so.1",
     "libnvidia-opticalflow.so": "libnvidia-opticalflow.so.1",
 }
+
+
 GRAPHICS = {
     "libEGL_nvidia.so": "libEGL_nvidia.so.0",
     "libGLX_nvidia.so": "libGLX_nvidia.so.0",
@@ -71,33 +78,6 @@ def test_every_container_gets_compute_and_utilities_and_nothing_else(host: Path)
     assert not {"nvidia-persistenced", "control", f"libnvidia-gtk3.so.{VERSION}"} & got
     assert edits.env == ("NVIDIA_VISIBLE_DEVICES=void",)
     assert mounted(find(host))["/etc/OpenCL/vendors/nvidia.icd"] == "/etc/OpenCL/vendors/nvidia.icd"
-
-
-@pytest.mark.parametrize(
-    ("root", "libraries", "programs"),
-    [
-        ("home/kubernetes/bin/nvidia", "lib64", "bin"),  # Container-Optimized OS
-        ("opt/nvidia", "lib64", "bin"),
-        ("opt/nvidia", "lib/x86_64-linux-gnu", "bin"),
-        ("", "opt/nvidia/580/lib64", "opt/nvidia/580/bin"),
-        ("", "usr/lib64", "usr/bin"),
-    ],
-)
-def test_programs_are_found_beside_the_libraries(
-    tmp_path: Path, root: str, libraries: str, programs: str
-) -> None:
-    (tmp_path / root).mkdir(parents=True, exist_ok=True)
-    install(tmp_path / root, libraries)
-    folder = tmp_path / root / programs
-    (tmp_path / root / "usr/bin").rename(tmp_path / "aside")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    (tmp_path / "aside").rename(folder)
-    places = (*LIBRARY_DIRECTORIES, "opt/nvidia/580/lib64")
-    files = DriverSearch(roots(tmp_path, f"/{root}"), directories=places).find(VERSION)
-    assert files.programs == {"nvidia-smi": f"/{f'{root}/{programs}'.strip('/')}/nvidia-smi"}
-    assert mounted(files)["/usr/bin/nvidia-smi"] == files.programs["nvidia-smi"]
-    assert "nvidia-cuda-mps-control, nvidia-cuda-mps-server: not found below" in files.lacking
-    assert "--program-directories" in files.lacking
 
 
 def test_a_directory_of_programs_that_is_named_goes_first(host: Path) -> None:
@@ -156,19 +136,6 @@ def test_links_are_followed_as_the_host_would(tmp_path: Path, driver: str, form:
     assert files.programs["nvidia-smi"] == f"{base}{smi}".replace("//", "/")
 
 
-def test_engines_get_the_libraries_of_video(host: Path) -> None:
-    mounts = {m.container_path: m.host_path for m in find(host).video.mounts}
-    assert names(find(host).video.mounts) == {
-        *VIDEO.values(),
-        "libnvidia-opticalflow.so",
-        "libvdpau_nvidia.so.1",
-    }
-    place = "/usr/lib/x86_64-linux-gnu"
-    assert mounts["/usr/lib64/vdpau/libvdpau_nvidia.so.1"] == (
-        f"{place}/vdpau/libvdpau_nvidia.so.{VERSION}"
-    )
-
-
 def test_graphics_gets_libraries_and_the_files_that_its_loaders_read(host: Path) -> None:
     mounts = {m.container_path: m.host_path for m in find(host).graphics().mounts}
     assert {*GRAPHICS.values(), "libGLX_indirect.so.0", "libnvidia-egl-gbm.so.1"} <= {
@@ -190,8 +157,65 @@ def test_vulkan_s_file_is_that_of_the_node_s_processor(host: Path) -> None:
     assert mounts[icd] == "/usr/share/vulkan/icd.d/nvidia_icd.x86_64.json"
 
 
-def test_files_of_another_version_than_the_driver_are_not_taken(tmp_path: Path) -> None:
-    install(tmp_path)
-    search = DriverSearch(roots(tmp_path))
-    with pytest.raises(HostError, match=r"no libcuda.so.999.1 .*--library-directories"):
-        search.check(search.find("999.1"))
+# -- the spec that claims have in common: what is in it, and who may replace it
+
+
+DRIVER = "mig.dra.dev"
+
+
+class Bench:
+    """A node with a driver; ``now`` is what a look finds."""
+
+    def __init__(self, host: Path) -> None:
+        self.host = kernel(host)
+        self.folder = install(host)
+        self.store = SpecStore(host / "cdi", DRIVER)
+        self.now = self.needs()
+        self.spec = DriverSpec(DRIVER, self.store, self._find)
+
+    def needs(self) -> Needs:
+        return Needs(find(self.host), control_nodes(roots(self.host)), roots(self.host))
+
+    def written(self) -> Obj:
+        found: Obj = yaml.safe_load(self.store.common_path.read_text())
+        return found
+
+    def _find(self) -> Needs:
+        if self.now is None:
+            raise HostError("no libcuda")
+        return self.now
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+@pytest.mark.parametrize("damage", ["", "{", "kind: k8s.mig.dra.dev/driver", None])
+def test_what_is_damaged_or_gone_is_written_again(bench: Bench, damage: str | None) -> None:
+    bench.spec.ensure(bench.now)
+    whole = bench.store.common_path.read_bytes()
+    bench.store.common_path.unlink()
+    if damage is not None:
+        bench.store.common_path.write_text(damage)
+    bench.spec.ensure(bench.now)
+    assert bench.store.common_path.read_bytes() == whole
+
+
+def test_a_link_in_its_place_is_replaced_and_not_followed(bench: Bench, tmp_path: Path) -> None:
+    bench.spec.ensure(bench.now)
+    same = tmp_path / "same"
+    bench.store.common_path.rename(same)
+    bench.store.common_path.symlink_to(same)
+    bench.spec.ensure(bench.now)
+    assert not bench.store.common_path.is_symlink()
+
+
+def test_while_files_are_gone_it_stays_as_it_is(bench: Bench) -> None:
+    bench.spec.ensure(bench.now)
+    whole = bench.store.common_path.read_bytes()
+    other = replace(bench.now, files=replace(bench.now.files, opencl="/etc/OpenCL/vendors/x.icd"))
+    bench.now = None  # type: ignore[assignment]
+    with pytest.raises(HostError, match="no libcuda"):
+        bench.spec.ensure(other)
+    assert bench.store.common_path.read_bytes() == whole

@@ -21,7 +21,6 @@ from tests.kubeletplugin.host.layouts import (
 )
 
 HOOK = "usr/bin/nvidia-cdi-hook"
-MULTIARCH = "/usr/lib/x86_64-linux-gnu"
 
 
 @pytest.fixture
@@ -35,27 +34,6 @@ def arguments(host: Path, *, hook: str = "auto") -> list[tuple[str, ...]]:
     return [h.args for h in find(host, hook=hook).common.hooks]
 
 
-def test_the_hooks_are_those_of_the_toolkit_in_its_order(host: Path) -> None:
-    hook_program(host / HOOK, *HOOK_NAMES)
-    edits = find(host).common
-    name = "nvidia-cdi-hook"
-    assert [h.args for h in edits.hooks] == [
-        (
-            name,
-            "create-symlinks",
-            "--link",
-            "libcuda.so.1::/usr/lib64/libcuda.so",
-            "--link",
-            f"libcuda.so.1::{MULTIARCH}/libcuda.so",
-        ),
-        (name, "enable-cuda-compat", f"--host-driver-version={VERSION}"),
-        (name, "update-ldcache", "--folder", "/usr/lib64", "--folder", MULTIARCH),
-    ]
-    assert {(h.moment, h.path, h.env) for h in edits.hooks} == {
-        ("createContainer", f"/{HOOK}", ("NVIDIA_CTK_DEBUG=false",))
-    }
-
-
 def test_a_spec_with_hooks_keeps_the_specification_s_rules(host: Path) -> None:
     hook_program(host / HOOK, *HOOK_NAMES)
     node = Edits(nodes=(DeviceNode("/dev/nvidia0", major=195, minor=0, gid=44),), gids=(44,))
@@ -64,15 +42,6 @@ def test_a_spec_with_hooks_keeps_the_specification_s_rules(host: Path) -> None:
     validate(spec)
     hold(encode(spec))
     assert encode(spec)["cdiVersion"] == "0.7.0"
-
-
-def test_links_of_the_hook_stand_for_mounts_under_other_names(host: Path) -> None:
-    without = mounted(find(host))
-    hook_program(host / HOOK, *HOOK_NAMES)
-    assert mounted(find(host)).keys() == without.keys() - {
-        "/usr/lib64/libcuda.so",
-        f"{MULTIARCH}/libcuda.so",
-    }
 
 
 def test_nvidia_ctk_has_the_hooks_below_a_subcommand(host: Path) -> None:
@@ -128,12 +97,3 @@ def test_a_path_that_is_named_counts_alone_and_has_to_be_there(host: Path) -> No
     hook_program(host / "opt/nvidia-cdi-hook", *HOOK_NAMES)
     search.check(search.find(VERSION))
     assert {h.path for h in search.find(VERSION).common.hooks} == {"/opt/nvidia-cdi-hook"}
-
-
-def test_without_a_program_to_write_the_cache_there_is_no_hook(tmp_path: Path) -> None:
-    install(tmp_path)
-    hook_program(tmp_path / HOOK, *HOOK_NAMES)
-    assert find(tmp_path).hook is None
-    program(tmp_path / "usr/local/glibc/sbin/ldconfig")
-    update = arguments(tmp_path)[-1]
-    assert update[2:4] == ("--ldconfig-path", "/usr/local/glibc/sbin/ldconfig")

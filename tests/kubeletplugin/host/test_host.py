@@ -10,9 +10,7 @@ import pytest
 
 from kubeletplugin.errors import HostError
 from kubeletplugin.gpus.hardware import assign_names
-from kubeletplugin.host.nodes import character_majors, instance_capabilities
-from kubeletplugin.host.processes import openers
-from kubeletplugin.host.roots import Roots
+from kubeletplugin.host.nodes import instance_capabilities
 from tests.kubeletplugin.host.layouts import DEVICES, kernel, roots
 
 CONTAINER = Path("/run/nvidia/driver")
@@ -24,12 +22,6 @@ def host(tmp_path: Path) -> Path:
 
 
 # -- names
-
-
-def test_a_gpu_keeps_the_number_under_which_it_was_first_seen(tmp_path: Path) -> None:
-    path = tmp_path / "gpus.json"
-    assert assign_names(path, [("GPU-a", 0), ("GPU-b", 1)], hints={}) == {"GPU-a": 0, "GPU-b": 1}
-    assert assign_names(path, [("GPU-b", 0), ("GPU-a", 1)], hints={}) == {"GPU-b": 1, "GPU-a": 0}
 
 
 def test_a_new_gpu_never_gets_the_name_of_one_that_is_away(tmp_path: Path) -> None:
@@ -75,21 +67,6 @@ def write_access(host: Path, name: str, content: str) -> None:
     path.write_text(content)
 
 
-def test_majors_are_matched_by_whole_words_and_among_character_devices_only(host: Path) -> None:
-    majors = character_majors(roots(host))
-    assert majors["nvidia-caps"] == 237
-    assert majors["nvidia-caps-imex-channels"] == 236
-    assert "blkext" not in majors
-
-
-def test_capabilities_are_read_by_minor_of_the_gpu_and_their_mode_is_decimal(host: Path) -> None:
-    write_access(host, "gi3", "DeviceFileMinor: 300\nDeviceFileMode: 292\nDeviceFileModify: 1\n")
-    write_access(host, "gi3/ci1", "DeviceFileMinor: 302\nDeviceFileMode: 256\n")
-    gi, ci = instance_capabilities(roots(host), gpu_minor=2, gi_id=3, ci_id=1)
-    assert (gi.major, gi.minor, gi.file_mode) == (237, 300, 0o444)
-    assert (ci.path, ci.file_mode) == ("/dev/nvidia-caps/nvidia-cap302", 0o400)
-
-
 def test_a_capability_that_is_missing_or_not_understood_names_its_file(host: Path) -> None:
     with pytest.raises(HostError, match=r"gpu2/mig/gi3/access"):
         instance_capabilities(roots(host), gpu_minor=2, gi_id=3, ci_id=0)
@@ -102,16 +79,6 @@ def test_a_driver_without_capabilities_is_told(host: Path) -> None:
     (host / "proc/devices").write_text(DEVICES.replace("237 nvidia-caps\n", ""))
     with pytest.raises(HostError, match="has no nvidia-caps"):
         instance_capabilities(roots(host), gpu_minor=0, gi_id=0, ci_id=0)
-
-
-def test_a_program_may_call_itself_as_it_likes(tmp_path: Path) -> None:
-    for pid, name in (("7", b"dcgm-exporter\n"), ("8", b"\xff\x1b[2J\n\xf0\n")):
-        (tmp_path / "proc" / pid / "fd").mkdir(parents=True)
-        (tmp_path / "proc" / pid / "comm").write_bytes(name)
-        (tmp_path / "proc" / pid / "fd" / "3").symlink_to("/dev/nvidia0")
-    places = dict.fromkeys(("driver", "cdi", "kubelet", "state"), tmp_path)
-    found = openers(Roots(host=tmp_path, **places), 0)
-    assert found == ("??[2J?? (8)", "dcgm-exporter (7)")
 
 
 # -- roots

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from kubeletplugin.host.driverfiles import DriverSearch
 from kubeletplugin.host.libraries import AARCH64, read_library, this_architecture
 from kubeletplugin.host.roots import inside
 from sim.nvml.driverfiles import empty_library
-from tests.kubeletplugin.host.layouts import PLACES, VERSION, find, install, library, mounted, roots
+from tests.kubeletplugin.host.layouts import PLACES, VERSION, find, install, library, mounted
 
 MULTIARCH = this_architecture().multiarch
 DIRECTORIES = ("/usr/lib64", f"/usr/lib/{MULTIARCH}")
@@ -37,38 +36,6 @@ def test_every_loader_finds_every_library_wherever_the_host_keeps_it(
     for directory in DIRECTORIES:
         assert found[f"{directory}/libcuda.so.1"] == f"/{place}/libcuda.so.{VERSION}"
         assert found[f"{directory}/libnvidia-nvvm70.so.4"] == f"/{place}/libnvidia-nvvm70.so.4"
-
-
-@pytest.mark.parametrize("place", ["usr/lib64", "usr/lib/x86_64-linux-gnu"])
-def test_a_driver_container_s_files_are_named_by_their_path_on_the_host(
-    tmp_path: Path, place: str
-) -> None:
-    install(tmp_path / "run/nvidia/driver", place)
-    found = mounted(find(tmp_path, "/run/nvidia/driver"))
-    source = f"/run/nvidia/driver/{place}/libcuda.so.{VERSION}"
-    assert found["/usr/lib64/libcuda.so.1"] == source
-    assert found["/usr/bin/nvidia-smi"] == "/run/nvidia/driver/usr/bin/nvidia-smi"
-
-
-def test_libraries_of_all_directories_come_along_and_the_first_of_a_name_counts(
-    tmp_path: Path,
-) -> None:
-    install(tmp_path, "usr/lib64")
-    library(tmp_path / f"usr/lib/libnvidia-ml.so.{VERSION}", "libnvidia-ml.so.1")
-    library(tmp_path / f"usr/lib/libnvidia-cfg.so.{VERSION}", "libnvidia-cfg.so.1")
-    found = mounted(find(tmp_path))
-    assert found["/usr/lib64/libnvidia-cfg.so.1"] == f"/usr/lib/libnvidia-cfg.so.{VERSION}"
-    assert found["/usr/lib64/libnvidia-ml.so.1"] == f"/usr/lib64/libnvidia-ml.so.{VERSION}"
-
-
-def test_the_name_is_the_library_s_own_and_no_link_s(tmp_path: Path) -> None:
-    folder = install(tmp_path)
-    (folder / "libcuda.so.7").symlink_to(f"libcuda.so.{VERSION}")
-    (folder / "libnvidia-nvvm.so.1").symlink_to(f"libnvidia-nvvm.so.{VERSION}")
-    found = mounted(find(tmp_path))
-    assert "/usr/lib64/libcuda.so.7" not in found
-    assert "/usr/lib64/libnvidia-nvvm.so.1" not in found
-    assert "/usr/lib64/libnvidia-nvvm.so.4" in found
 
 
 def test_libraries_of_other_processors_and_versions_and_what_is_none_are_left_out(
@@ -126,14 +93,6 @@ def test_a_damaged_library_is_none(tmp_path: Path) -> None:
     assert read_library(tmp_path / "none") is None
 
 
-def test_a_real_library_s_name_is_read() -> None:
-    mapped = Path("/proc/self/maps").read_text()
-    found = {line.split()[-1] for line in mapped.splitlines() if "/libc.so.6" in line}
-    assert [read_library(Path(path)) for path in found] == [
-        (this_architecture().machine, "libc.so.6")
-    ]
-
-
 def test_links_of_the_host_are_followed_in_the_host(tmp_path: Path) -> None:
     host = tmp_path / "host"
     install(host, "real/usr/lib64")
@@ -147,13 +106,6 @@ def test_links_of_the_host_are_followed_in_the_host(tmp_path: Path) -> None:
     # The same directory counts once, and no link is left to a runtime that sees another root.
     path = f"/real/usr/lib64/libcuda.so.{VERSION}"
     assert mounted(find(host))["/usr/lib64/libcuda.so.1"] == path
-
-
-def test_directories_that_are_named_replace_the_list(tmp_path: Path) -> None:
-    install(tmp_path, "opt/nvidia")
-    assert find(tmp_path).cuda is None
-    search = DriverSearch(roots(tmp_path), directories=["/opt/nvidia"])
-    assert search.find(VERSION).cuda is not None
 
 
 def test_arm_machines_have_a_directory_of_their_own() -> None:

@@ -157,10 +157,3 @@ def test_a_container_in_a_user_namespace_has_the_nodes_of_its_slice(
     assert set(shown.splitlines()) == {
         f"{n['path']} c {n['major']}:{n['minor']} {no_driver}" for n in nodes
     }
-
-
-def test_runc_takes_a_node_from_its_path_on_the_host(folder: Path) -> None:
-    node = {"path": "/dev/nvidia9", "type": "c", "major": 195, "minor": 9}
-    shown = start(folder, folder / "none", [{"deviceNodes": [node]}], "/dev/nvidia9")
-    assert "mount /dev/nvidia9" in shown
-    assert "no such file or directory" in shown

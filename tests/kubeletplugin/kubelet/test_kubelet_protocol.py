@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import socket
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
@@ -17,32 +15,13 @@ from api.kubelet.dra_health.v1 import api_pb2 as health_v1
 from api.kubelet.dra_health.v1 import api_pb2_grpc as health_v1_grpc
 from api.kubelet.dra_health.v1alpha1 import api_pb2 as health_v1alpha1
 from api.kubelet.dra_health.v1alpha1 import api_pb2_grpc as health_v1alpha1_grpc
-from api.kubelet.pluginregistration.v1 import api_pb2 as registration
-from api.kubelet.pluginregistration.v1 import api_pb2_grpc as registration_grpc
 from kubeletplugin.errors import HostError
 from kubeletplugin.sockets import SocketServer
 from sim.nvml.faults import Fault
-from tests.helpers.waiting import PATIENCE, wait_for
-from tests.kubeletplugin.helpers.rig import DRIVER, Rig
+from tests.helpers.waiting import wait_for
+from tests.kubeletplugin.helpers.rig import Rig
 
 SLICE = "gpu-0-mig-1g5gb-19-4"
-
-
-def test_kubelet_learns_name_type_socket_and_services_even_while_a_gpu_hangs(
-    make_rig: Callable[..., Rig],
-) -> None:
-    # Kubelet waits for a second only.
-    rig = make_rig()
-    rig.machine.inject(Fault(id="hang", function="nvmlDeviceGetCount*", action="hang"))
-    rig.start(ready=False)
-    with closing(rig.channel(rig.registration_socket)) as channel:
-        stub = registration_grpc.RegistrationStub(channel)
-        info = stub.GetInfo(registration.InfoRequest(), timeout=PATIENCE)
-        stub.NotifyRegistrationStatus(registration.RegistrationStatus(plugin_registered=True))
-    assert not rig.is_ready
-    assert (info.type, info.name) == ("DRAPlugin", DRIVER)
-    assert info.endpoint == str(rig.service_socket)
-    assert list(info.supported_versions)[:2] == ["v1.DRAPlugin", "v1beta1.DRAPlugin"]
 
 
 def test_the_service_answers_before_the_registration_socket_appears(
@@ -174,28 +153,3 @@ def test_a_list_of_health_is_complete_or_not_given(rig: Rig) -> None:
         rig.machine.clear_faults()
         assert [d.device.device_name for d in next(stream).devices] == [SLICE]
         stream.cancel()
-
-
-def test_garbage_instead_of_a_message_is_an_error_and_the_plugin_goes_on(rig: Rig) -> None:
-    with closing(rig.channel()) as channel:
-        call: Any = channel.unary_unary(
-            "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodePrepareResources"
-        )
-        with pytest.raises(grpc.RpcError):
-            call(b"\xff\xfe garbage", timeout=PATIENCE)
-    assert rig.prepared(rig.claim(SLICE))
-
-
-def test_no_thread_of_the_plugin_is_left_when_it_has_stopped(make_rig: Callable[..., Rig]) -> None:
-    rig = make_rig()
-    before = set(threading.enumerate())
-    rig.start()
-    rig.prepared(rig.claim(SLICE))
-    rig.stop()
-
-    def left() -> set[str]:
-        # Those in which NVML is called wait for the next call, and end with the process.
-        names = {t.name for t in set(threading.enumerate()) - before} - {"NVML"}
-        return {name for name in names if not name.startswith("podresources")}  # kubelet's
-
-    wait_for("threads", lambda: not left())

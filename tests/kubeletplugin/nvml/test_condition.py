@@ -104,21 +104,6 @@ def test_what_keeps_slices_and_gpus_from_running_programs_is_a_reason(
     assert ("FABRIC_MODE" in known.problem[1]) == (reason == GpuReason.FABRIC_NOT_READY)
 
 
-@pytest.mark.parametrize("variants", [Variants(), Variants(no_fabric="refused")])
-def test_a_gpu_without_nvswitches_waits_for_no_fabric(
-    machine: Machine, session: Session, variants: Variants
-) -> None:
-    machine.configure(variants=variants)
-    assert seen(session).problem == ("", "")
-
-
-def test_a_fabric_that_gets_ready_is_seen(machine: Machine, session: Session) -> None:
-    machine.disturb(0, fabric=2)
-    before = seen(session).card.condition
-    machine.disturb(0, fabric=3)
-    assert again(session, before).fabric == 3
-
-
 def test_without_a_verdict_a_row_that_could_not_be_remapped_decides(
     machine: Machine, session: Session
 ) -> None:
@@ -151,15 +136,6 @@ def test_a_driver_that_says_nothing_makes_nothing_unavailable(
     known = seen(session)
     assert known.card.condition == UNSAID
     assert known.problem == ("", "")
-
-
-def test_what_cannot_be_read_for_once_stays_as_it_was(machine: Machine, session: Session) -> None:
-    machine.ask_recovery(0, 1)
-    machine.disturb(0, fabric=2, compute_mode=3)
-    before = seen(session).card.condition
-    for function in _READING:
-        machine.inject(Fault(function=function, action="return", code=999, times=0))
-    assert again(session, before) == before
 
 
 def test_a_lost_gpu_is_no_condition(machine: Machine, session: Session) -> None:

@@ -53,21 +53,6 @@ def test_a_call_that_hangs_is_left_and_the_next_for_that_gpu_fails_at_once(
     assert "nvmlX" in calls.hangs("GPU-1")
 
 
-def test_changes_have_more_time_and_are_shown_as_hanging_before_it_is_over(
-    release: threading.Event,
-) -> None:
-    calls = Calls(0.05)
-    done: list[object] = []
-    caller = threading.Thread(
-        target=lambda: done.append(one_call(calls, "nvmlX", release.wait, factor=PATIENTLY))
-    )
-    caller.start()
-    wait_for("the hint", lambda: "nvmlX" in calls.hangs("GPU-1"))
-    release.set()
-    caller.join(PATIENCE)
-    assert done == [True]
-
-
 def test_the_calls_of_an_operation_share_a_thread_and_have_a_deadline_each(
     release: threading.Event,
 ) -> None:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from itertools import cycle
 from pathlib import Path
 
 import pynvml
 import pytest
-from msgspec import structs
 
-import sim.nvml
-from dra.gpu.geometry import Geometry, Placement, Profile
-from dra.gpu.inventory import GpuFacts
+from dra.gpu.geometry import Geometry, Profile
 from kubeletplugin.nvml import instances as changes
-from kubeletplugin.nvml.errors import PermissionDeniedError, ReadBackError
+from kubeletplugin.nvml.errors import ReadBackError
 from kubeletplugin.nvml.gpus import Card, discover
 from kubeletplugin.nvml.instances import (
     GpuInstance,
@@ -26,7 +22,7 @@ from kubeletplugin.nvml.instances import (
 from kubeletplugin.nvml.session import Session
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec, Machine
-from sim.nvml.products import Product, load_product, product_names
+from sim.nvml.products import product_names
 
 
 @pytest.fixture
@@ -101,28 +97,6 @@ def test_every_profile_of_every_product_can_be_made_and_removed_where_nvml_says(
             assert list_gpu_instances(session, card.uuid, geometry) == ()
 
 
-def with_a_later_profile() -> Product:
-    """An A100 whose driver asks for its smallest slices by an enum that the bindings lack."""
-    product = load_product("A100-SXM4-40GB")
-    later = pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT + 2
-    return structs.replace(
-        product,
-        gi_profiles=tuple(
-            structs.replace(p, enum=later) if p.name == "1g.5gb" else p for p in product.gi_profiles
-        ),
-    )
-
-
-@pytest.mark.parametrize("product", [with_a_later_profile()], ids=["later"])
-def test_instances_of_a_profile_that_the_bindings_do_not_know_are_seen(
-    machine: Machine, session: Session, card: Card, geometry: Geometry
-) -> None:
-    machine.create_slice(0, "1g.5gb", start=4)
-    [found] = list_gpu_instances(session, card.uuid, geometry)
-    assert found.placement == Placement(4, 1)
-    make(session, card, profile(geometry, "1g.5gb"), 0)
-
-
 def test_a_destroy_that_does_nothing_is_not_believed(
     machine: Machine, session: Session, card: Card, geometry: Geometry
 ) -> None:
@@ -135,17 +109,6 @@ def test_a_destroy_that_does_nothing_is_not_believed(
         with pytest.raises(ReadBackError, match="is still there"):
             step(session, card.uuid, made.id)
         step(session, card.uuid, made.id)
-
-
-@pytest.mark.parametrize("times", [1, 2])
-def test_an_instance_that_cannot_be_read_at_once_is_there_all_the_same(
-    machine: Machine, session: Session, card: Card, geometry: Geometry, times: int
-) -> None:
-    made = make(session, card, profile(geometry, "1g.5gb"), 0)
-    machine.inject(not_found("nvmlGpuInstanceGetInfo", times=times))
-    assert find_gpu_instance(session, card.uuid, made.id) == made
-    machine.inject(not_found("nvmlGpuInstanceGetInfo", times=times))
-    assert list_gpu_instances(session, card.uuid, geometry) == (made,)
 
 
 def test_an_instance_that_can_never_be_read_is_not_taken_for_gone(
@@ -200,24 +163,6 @@ def test_a_slice_that_lands_elsewhere_is_destroyed_again(
     assert list_gpu_instances(session, card.uuid, geometry) == ()
 
 
-def test_without_privileges_the_error_says_who_may(
-    machine: Machine, session: Session, card: Card, geometry: Geometry
-) -> None:
-    machine.configure(privileged=False)
-    with pytest.raises(PermissionDeniedError, match="needs root or CAP_SYS_ADMIN") as caught:
-        make(session, card, profile(geometry, "1g.5gb"), 0)
-    assert caught.value.gpu == card.uuid
-    assert caught.value.code == pynvml.NVML_ERROR_NO_PERMISSION
-
-
-def test_every_fact_of_a_gpu_is_read(card: Card) -> None:
-    lacking = [f.name for f in fields(GpuFacts) if not getattr(card, f.name)]
-    assert lacking == [], (
-        f"read {lacking} in kubeletplugin/nvml/discovery.py:_describe; calls that the simulated "
-        f"library lacks go into sim/nvml/functions: {card.problem}"
-    )
-
-
 def test_a_gpu_is_used_though_the_driver_does_not_know_its_name(
     machine: Machine, session: Session
 ) -> None:
@@ -225,18 +170,3 @@ def test_a_gpu_is_used_though_the_driver_does_not_know_its_name(
     [card] = discover(session).cards
     assert (card.product_name, card.reason) == ("", "")
     assert card.geometry is not None
-
-
-def test_a_card_without_mig_and_one_with_mig_off_have_no_geometry(tmp_path: Path) -> None:
-    machine = Machine.create(tmp_path / "hw", [GpuSpec("A30", mig=False)])
-    sim.nvml.install(machine.directory)
-    session = Session()
-    session.open()
-    machine.inject(
-        Fault(id="no", function="nvmlDeviceGetMigMode", action="return", code=3, times=1)
-    )
-    first, second = discover(session).cards[0], discover(session).cards[0]
-    session.close()
-    sim.nvml.uninstall()
-    assert (first.mig_capable, first.geometry) == (False, None)
-    assert (second.mig_capable, second.mig_enabled, second.geometry) == (True, False, None)

@@ -55,12 +55,6 @@ GPU = {
 """By call, what becomes of the GPU; NOT_SUPPORTED says that it has no MIG, or not that profile."""
 
 
-OF_NO_GPU = {
-    *("nvmlSystemGetDriverVersion", "nvmlSystemGetCudaDriverVersion", "nvmlDeviceGetCount"),
-    *("nvmlSystemGetConfComputeState",),
-}
-
-
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Machine]:
     machine = Machine.create(tmp_path / "hw", [GpuSpec("A30", mig=True)] * 2)
@@ -75,12 +69,6 @@ def opened(calls: set[str] | None = None) -> Session:
     session.open()
     heard.clear()
     return session
-
-
-def test_every_call_of_discovery_is_in_the_table(machine: Machine) -> None:
-    calls: set[str] = set()
-    assert len(discover(opened(calls)).cards) == len(machine.state().gpus)
-    assert calls == {*FACTS, *GPU, *OF_NO_GPU}
 
 
 def left_out(card: Card, fields: tuple[str, ...], found: Card) -> Card:
@@ -123,23 +111,6 @@ def test_a_refusal_costs_one_gpu_what_the_call_would_tell(
         [card] = found
         assert card.reason == GpuReason.NVML_ERROR
         assert function in card.problem
-
-
-def test_what_passes_is_asked_again_of_that_gpu_alone(machine: Machine) -> None:
-    session = opened()
-    whole = discover(session).cards
-    function = "nvmlDeviceGetBrand"
-    machine.inject(Fault(function=function, action="return", gpu=0, code=999, times=1))
-    first, second = discover(session).cards
-    assert (first.silent, second.silent) == (True, False)
-    machine.configure(record_calls=True)
-    again = discover(session, described={second.uuid: second}).cards
-    assert again == whole
-    asked = {call.function for call in machine.calls() if call.gpu == second.uuid}
-    assert asked
-    assert {name.partition("_v")[0] for name in asked} <= {
-        *("nvmlDeviceGetHandleByIndex", "nvmlDeviceGetUUID", "nvmlDeviceGetPciInfo")
-    }
 
 
 # -- codes of NVML as errors

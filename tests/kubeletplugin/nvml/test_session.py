@@ -24,7 +24,6 @@ from tests.kubeletplugin.helpers.impatience import give_up_hanging_calls
 GPU = GpuSpec("A30")
 SHORT = 0.2
 """A call's deadline, where a test waits for it to pass."""
-BOTH_LOOKUPS = [Variants(lookup_by_uuid="any"), Variants(lookup_by_uuid="own")]
 BOTH_SHUTDOWNS = [Variants(shutdown="waits"), Variants(shutdown="hang")]
 
 
@@ -69,32 +68,6 @@ def functions(machine: Machine) -> list[str]:
     return [call.function for call in machine.calls()]
 
 
-@pytest.mark.parametrize("variants", BOTH_LOOKUPS)
-def test_a_lost_gpu_speaks_for_no_other(machine: Machine, session: Session) -> None:
-    machine.lose(0)
-    assert [answers(session, uuid) for uuid in uuids(machine)] == [False, True, True]
-    assert session.reopen(1.0)
-    assert [answers(session, uuid) for uuid in uuids(machine)] == [False, True, True]
-    machine.recover(0)
-    assert [answers(session, uuid) for uuid in uuids(machine)] == [True, True, True]
-
-
-@pytest.mark.parametrize("variants", BOTH_LOOKUPS)
-def test_a_gpu_that_is_lost_when_gpus_are_looked_for_hides_no_other(
-    machine: Machine, session: Session
-) -> None:
-    machine.lose(1)
-    session.reopen(1.0)
-    found = discover(session)
-    first, lost, last = uuids(machine)
-    assert [card.uuid for card in found.cards] == [first, last]
-    [problem] = found.problems
-    assert "with index 1" in problem
-    assert "GPU_IS_LOST" in problem
-    with pytest.raises(GpuLostError, match=lost):
-        session.device(lost)
-
-
 @pytest.mark.parametrize("code", [1, 9, 15, 999])
 def test_gpus_are_found_although_they_cannot_be_counted(
     machine: Machine, session: Session, code: int
@@ -108,28 +81,6 @@ def test_gpus_are_found_although_they_cannot_be_counted(
     machine.inject(Fault(function="nvmlDeviceGetHandleBy*", action="return", code=15, times=0))
     with pytest.raises(NvmlError, match="nvmlDeviceGetCount"):
         discover(session)
-
-
-def test_no_gpu_is_looked_up_by_uuid_and_none_in_front_of_a_call(
-    machine: Machine, session: Session
-) -> None:
-    before = len(functions(machine))
-    for uuid in uuids(machine) * 2:
-        mig_mode(session, uuid)
-    assert functions(machine)[before:] == ["nvmlDeviceGetMigMode"] * 6
-    assert "nvmlDeviceGetHandleByUUID" not in functions(machine)
-
-
-def test_after_a_new_initialisation_handles_are_taken_anew_and_verified(
-    machine: Machine, session: Session
-) -> None:
-    first = uuids(machine)[0]
-    old = session.device(first)
-    assert session.reopen(1.0)
-    new = session.device(first)
-    assert new is not old
-    assert session.device(first) is new
-    assert answers(session, first)
 
 
 def test_a_gpu_whose_place_another_took_is_lost_and_the_other_is_not_it(
@@ -208,30 +159,6 @@ def test_nvml_is_left_alone_rather_than_shut_down_under_a_call(
     wait_for("the call to come back", lambda: not session.hangs(first))
     assert session.close()
     assert functions(machine).count("nvmlShutdown") == functions(machine).count("nvmlInitWithFlags")
-
-
-def test_calls_that_belong_together_are_not_parted_and_others_wait(
-    machine: Machine, session: Session
-) -> None:
-    first, second, _ = uuids(machine)
-    opened: list[bool] = []
-    asked: list[bool] = []
-    reopening = threading.Thread(target=lambda: opened.append(session.reopen(60.0)), daemon=True)
-    other = threading.Thread(target=lambda: asked.append(answers(session, second)), daemon=True)
-    generation = session.generation
-
-    def operation() -> None:
-        reopening.start()
-        wait_for("reopening", lambda: session.wanted)
-        other.start()
-        assert answers(session, first), "whoever is inside goes on"
-        assert session.generation == generation
-
-    session.as_one(operation, gpu=first)
-    reopening.join(60.0)
-    other.join(60.0)
-    assert (opened, asked) == ([True], [True])
-    assert session.generation == generation + 1
 
 
 def test_a_call_that_hangs_in_an_operation_is_told_once_and_keeps_the_library_open(

@@ -5,11 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dra.common.resources import RESOURCE_CLAIMS, Obj
+from dra.common.resources import RESOURCE_CLAIMS
 from dra.gpu.inventory import ClaimRef
 from dra.kube.errors import ForbiddenError, InvalidError, KubeError, UnavailableError
 from dra.kube.http import T
-from kubeletplugin.journal.entries import State
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.reported import events
 from tests.kubeletplugin.helpers.rig import DRIVER, Rig
@@ -38,31 +37,6 @@ def test_it_tells_which_slice_the_claim_got(rig: Rig) -> None:
     assert f"{DRIVER}/kubelet-plugin" in {f["manager"] for f in claim["metadata"]["managedFields"]}
 
 
-@pytest.mark.parametrize("state", [State.LEFTOVER, State.CI_CREATED])
-def test_what_is_half_made_or_on_its_way_out_is_not_shown(rig: Rig, state: State) -> None:
-    assert rig.daemon is not None
-    ref = rig.claim(SLICE)
-    rig.prepared(ref)
-    assert rig.claim_status(ref)
-    journal = rig.daemon.common.journal
-    journal.put(*(e.at(state) for e in journal.entries()))
-    rig.daemon.statuses.show(ref)
-    assert rig.claim_status(ref) == []
-
-
-def test_entries_of_another_driver_stay(rig: Rig) -> None:
-    other = {"request": "r1", "driver": "net.example.com", "pool": "p", "device": "nic"}
-    own = {"request": "r0", "driver": DRIVER, "pool": rig.node, "device": SLICE}
-    ref = rig.claim(results=[own, other])
-    theirs = {"driver": "net.example.com", "pool": "p", "device": "nic"}
-    body = {"metadata": {"name": ref.name, "namespace": "default"}, "status": {"devices": [theirs]}}
-    rig.api.apply(RESOURCE_CLAIMS, body, field_manager="other", subresource="status")
-    rig.prepared(ref)
-    assert {d["driver"] for d in rig.claim_status(ref)} == {DRIVER, "net.example.com"}
-    assert rig.unprepare(ref) == ""
-    assert rig.claim_status(ref) == [theirs]
-
-
 @pytest.mark.parametrize("error", [ForbiddenError("no", status=403), UnavailableError("down")])
 def test_a_refused_write_fails_neither_prepare_nor_unprepare(rig: Rig, error: KubeError) -> None:
     ref = rig.claim(SLICE)
@@ -71,23 +45,6 @@ def test_a_refused_write_fails_neither_prepare_nor_unprepare(rig: Rig, error: Ku
     )
     rig.prepared(ref)
     assert rig.unprepare(ref) == ""
-
-
-def test_a_write_that_failed_is_tried_again(rig: Rig) -> None:
-    ref = rig.claim(SLICE)
-    refused: list[str] = []
-
-    def refuse(method: str, path: str) -> UnavailableError | None:
-        if method != "PATCH" or len(refused) == 2:
-            return None
-        refused.append(path)
-        return UnavailableError("try again")
-
-    rig.http.refuse = refuse
-    rig.prepared(ref)
-    wait_for("the third attempt", rig.statuses_idle)
-    assert len(refused) == 2
-    assert len(rig.claim_status(ref)) == 1
 
 
 def test_a_status_that_the_api_server_can_never_take_is_told_and_not_tried_again(rig: Rig) -> None:
@@ -135,30 +92,3 @@ def test_a_claim_that_cannot_be_understood_leaves_the_others_their_status(rig: R
     ref = rig.claim("gpu-1-mig-1g5gb-19-4")
     rig.prepared(ref)
     assert rig.claim_status(ref)
-
-
-def test_a_claim_whose_status_is_refused_keeps_no_other_waiting(rig: Rig) -> None:
-    """A user can make a claim so large that nothing more may be written to it."""
-    large = [rig.claim(f"gpu-0-mig-1g5gb-19-{n}") for n in range(3)]
-    refused: list[str] = []
-
-    def refuse(method: str, path: str) -> KubeError | None:
-        if method != "PATCH" or not any(ref.name in path for ref in large):
-            return None
-        refused.append(path)
-        return KubeError("etcdserver: request is too large", status=500, retry_after=3600.0)
-
-    rig.http.refuse = refuse
-    for ref in large:
-        rig.prepared(ref)
-    wait_for("the refusals", lambda: len(set(refused)) == len(large))
-    ref = rig.claim("gpu-1-mig-1g5gb-19-4")
-    rig.prepared(ref)
-    wait_for("status of the other", lambda: status_of(rig, ref))
-
-
-def status_of(rig: Rig, ref: ClaimRef) -> list[Obj]:
-    """Devices that a claim's status shows now."""
-    claim = rig.api.get(RESOURCE_CLAIMS, ref.name, namespace="default")
-    found: list[Obj] = claim.get("status", {}).get("devices", [])
-    return found

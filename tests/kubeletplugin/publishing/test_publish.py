@@ -6,60 +6,17 @@ from collections.abc import Callable
 
 import pytest
 
-from dra.common.resources import MIG_NODES, NODES, Obj
-from dra.gpu.mignode import from_mignode
+from dra.common.resources import MIG_NODES, NODES
 from dra.kube.reflector import Change
 from kubeletplugin import times
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec
 from tests.helpers.waiting import PATIENCE, wait_for
-from tests.kubeletplugin.helpers.rig import A100, DRIVER, Rig, exists
+from tests.kubeletplugin.helpers.rig import A100, Rig, exists
 
 
 def settle(rig: Rig) -> None:
     wait_for("MigNode", rig.published)
-
-
-def test_it_names_driver_and_pool_and_belongs_to_the_node(rig: Rig) -> None:
-    found = rig.mignode()
-    assert found["spec"] == {"driver": DRIVER, "pool": rig.node, "allocator": "controller"}
-    [owner] = found["metadata"]["ownerReferences"]
-    node = rig.api.get(NODES, rig.node)
-    assert (owner["kind"], owner["uid"]) == ("Node", node["metadata"]["uid"])
-
-
-@pytest.mark.parametrize("product", ["A30", "B200"])
-def test_it_describes_the_hardware_as_nvml_does(make_rig: Callable[..., Rig], product: str) -> None:
-    rig = make_rig(GpuSpec(product))
-    rig.start()
-    inventory = from_mignode(rig.mignode())
-    [gpu] = inventory.gpus
-    real = rig.machine.product(0)
-    assert gpu.product_name == real.name
-    assert gpu.uuid == rig.machine.gpu(0).uuid
-    assert gpu.pci_bus_id == "0000:07:00.0"
-    assert gpu.pcie_root == "pci0000:00"
-    assert gpu.geometry is not None
-    assert {
-        (p.id, p.name, p.compute_slices, p.memory_mib, p.multiprocessors)
-        for p in gpu.geometry.profiles
-    } == {(p.id, p.name, p.slice_count, p.memory_mib, p.multiprocessors) for p in real.gi_profiles}
-    assert {p.id: [(q.start, q.size) for q in p.placements] for p in gpu.geometry.profiles} == {
-        p.id: [(start, p.size) for start in p.starts] for p in real.gi_profiles
-    }
-    assert inventory.driver_version == rig.machine.state().driver_version
-
-
-def test_a_change_made_by_somebody_else_is_seen_by_the_next_look(rig: Rig) -> None:
-    assert rig.daemon is not None
-    made = rig.machine.create_slice(0, "3g.20gb", start=4)
-    rig.poll()
-    wait_for("it", lambda: rig.published_slices() == [("gpu-0", "3g.20gb", 4, "foreign")])
-    rig.machine.destroy_slice(0, made.gpu_instance)
-    rig.machine.set_mig_mode(1, enabled=False)
-    rig.poll()
-    wait_for("them", lambda: rig.mignode()["status"]["gpus"][1].get("reason") == "MIGDisabled")
-    assert rig.published_slices() == []
 
 
 @pytest.mark.parametrize("sick", ["looks hang", "a check fails"])
@@ -150,56 +107,6 @@ def test_an_own_earlier_state_is_put_right_if_the_server_went_back_to_it(
     publisher._known._changed(Change("modified", early, early, rewound=True))
     wait_for("a write", lambda: status in asked)
     wait_for("the truth", rig.published)
-
-
-@pytest.mark.parametrize("before", [False, True])
-def test_an_edit_in_the_moment_of_a_write_is_put_right(rig: Rig, *, before: bool) -> None:
-    settle(rig)
-    assert rig.daemon is not None
-    publisher, send, edits = rig.daemon.mignode, rig.http.call, [1]
-
-    def edit() -> None:
-        rig.api.patch(MIG_NODES, rig.node, {"status": {"gpus": []}}, subresource="status")
-
-    def call(method: str, path: str, **more: object) -> Obj:
-        if method != "PUT" or not edits:
-            return send(method, path, **more)
-        edits.pop()
-        if before:
-            edit()
-        answer = send(method, path, **more)
-        edit()
-        latest = rig.mignode()["metadata"]["resourceVersion"]
-        wait_for("the edit", lambda: latest in publisher._known.versions().values())
-        return answer
-
-    rig.http.call = call  # type: ignore[method-assign]
-    edit()
-    wait_for("the write", lambda: not edits)
-    wait_for("the GPUs", rig.published)
-
-
-def test_the_time_of_the_ready_condition_changes_only_with_its_value(rig: Rig) -> None:
-    def condition() -> Obj:
-        [found] = rig.mignode()["status"]["conditions"]
-        same: Obj = found
-        return same
-
-    settle(rig)
-    past = "2020-01-01T00:00:00Z"
-    patch = [{"op": "replace", "path": "/status/conditions/0/lastTransitionTime", "value": past}]
-    rig.api.patch(MIG_NODES, rig.node, patch, subresource="status", content="json")
-    rig.prepared(rig.claim("gpu-1-mig-2g10gb-14-2"))
-    wait_for("the slice", lambda: rig.published_slices() != [])
-    assert condition()["lastTransitionTime"] == past
-    for call in ("nvmlDeviceGetMigMode", "nvmlInit*"):
-        rig.machine.inject(Fault(id=call, function=call, action="return", code=9, times=0))
-    assert rig.daemon is not None
-    rig.daemon.loop._unavailable("the driver is gone")
-    wait_for("not ready", lambda: condition()["status"] == "False")
-    assert condition()["lastTransitionTime"] != past
-    assert "the driver is gone" in condition()["message"]
-    assert len(rig.mignode()["status"]["gpus"]) == 2, "what was known is still shown"
 
 
 def test_without_the_node_or_the_crd_it_is_tried_again(make_rig: Callable[..., Rig]) -> None:

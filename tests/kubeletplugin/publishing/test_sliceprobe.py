@@ -12,7 +12,7 @@ from dra.common.resources import Obj
 from dra.gpu.geometry import Occupant, Placement
 from dra.gpu.inventory import Gpu, Instance, InstanceState, Inventory
 from dra.kube.client import KubeApi
-from dra.kube.errors import ForbiddenError, InvalidError, KubeError
+from dra.kube.errors import InvalidError, KubeError
 from dra.resourceslices.partitions import offered
 from dra.resourceslices.resourceslices import Features, SliceLayout, read_overhead
 from kubeletplugin import times
@@ -108,11 +108,6 @@ def test_dropped_counters_are_noticed_in_either_layout(*, together: bool) -> Non
     assert features(partitionable=False, taints=True, together=together) is None
 
 
-def test_a_refusal_is_no_answer() -> None:
-    with pytest.raises(ForbiddenError):
-        features(partitionable=True, taints=True, together=True, error=ForbiddenError("no"))
-
-
 def on_gpu(state: InstanceState, *, start: int = 4) -> Instance:
     return Instance(Placement(start, 4), state, profile_id=9)
 
@@ -133,17 +128,6 @@ def test_what_goes_is_unavailable_once_it_takes_too_long(state: InstanceState) -
     assert unaccounted.due() is None
     assert unaccounted.look([gpu]) == {}
     assert unaccounted.look(going) == {}, "another that goes has its own time"
-
-
-def test_what_is_another_s_is_unavailable_at_once_and_what_claims_hold_never() -> None:
-    unaccounted = Unaccounted(FakeClock())
-    held = [s for s in InstanceState if s.value in {"preparing", "prepared", "lost"}]
-    assert len(held) == 3
-    for state in held:
-        assert unaccounted.look([_with(sliced_gpu(0), on_gpu(state))]) == {}
-        assert unaccounted.due() is None
-    found = unaccounted.look([_with(sliced_gpu(0), on_gpu(InstanceState.FOREIGN, start=0))])
-    assert found == {"GPU-0": (Occupant(Placement(0, 4), 9),)}
 
 
 def test_a_shared_slice_is_unavailable_only_when_all_of_it_goes() -> None:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from dra.common.resources import NODES, RESOURCE_SLICES
-from dra.gpu.inventory import AllocatorKind
 from kubeletplugin import times
 from sim.nvml.faults import Fault
 from tests.helpers.waiting import wait_for
@@ -16,7 +13,6 @@ from tests.kubeletplugin.helpers.publishedslices import (
     devices,
     generations,
     idle,
-    keep_counters_apart,
     look_again,
     looked,
     published,
@@ -24,22 +20,6 @@ from tests.kubeletplugin.helpers.publishedslices import (
     writes,
 )
 from tests.kubeletplugin.helpers.rig import DRIVER, Rig
-
-
-def test_every_placement_is_published_and_belongs_to_the_node(scheduled: Rig) -> None:
-    assert len(devices(scheduled)) == 50
-    assert scheduled.mignode()["spec"]["allocator"] == "scheduler"
-    node = scheduled.api.get(NODES, scheduled.node)
-    for index, found in enumerate(slices(scheduled)):
-        assert found["metadata"]["name"] == f"{index:04}-{DRIVER}-{scheduled.node}"
-        (owner,) = found["metadata"]["ownerReferences"]
-        assert (owner["kind"], owner["uid"]) == ("Node", node["metadata"]["uid"])
-        assert owner["controller"] is True, "Kubernetes' own drivers have it, and its tests want it"
-        assert found["spec"]["pool"] == {
-            "name": scheduled.node,
-            "generation": 1,
-            "resourceSliceCount": 2,
-        }
 
 
 def test_slices_go_over_to_a_node_that_was_made_anew(scheduled: Rig) -> None:
@@ -106,34 +86,6 @@ def test_a_claim_that_the_scheduler_allocated_is_prepared(scheduled: Rig) -> Non
     assert scheduled.slices() == [(1, "3g.20gb", 4, True)]
 
 
-def test_a_foreign_instance_takes_its_room_away_until_it_is_gone(
-    make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rig = make_rig()
-    keep_counters_apart(rig, monkeypatch)
-    rig.allocator = AllocatorKind.SCHEDULER
-    rig.start()
-    wait_for("slices", lambda: published(rig))
-    made = rig.machine.create_slice(0, "3g.20gb", start=4)
-    look_again(rig)
-    wait_for("less room", lambda: "gpu-0-mig-7g40gb-0-0" not in devices(rig))
-    found = devices(rig)
-    assert "gpu-0-mig-4g20gb-5-0" in found
-    assert "gpu-0-mig-3g20gb-9-4" not in found
-    assert "gpu-1-mig-7g40gb-0-0" in found
-    (counters,) = [
-        c["counters"]
-        for s in slices(rig)
-        for c in s["spec"].get("sharedCounters", [])
-        if c["name"] == "gpu-0-counter-set"
-    ]
-    assert [counters[f"memory-slice-{i}"]["value"] for i in range(8)] == list("11110000")
-    assert generations(rig) == {2}
-    rig.machine.destroy_slice(0, made.gpu_instance)
-    look_again(rig)
-    wait_for("the room", lambda: "gpu-0-mig-7g40gb-0-0" in devices(rig))
-
-
 @pytest.mark.usefixtures("short_patience")
 def test_a_slice_that_cannot_be_removed_is_unavailable(
     scheduled: Rig, monkeypatch: pytest.MonkeyPatch
@@ -154,26 +106,37 @@ def test_a_slice_that_cannot_be_removed_is_unavailable(
     wait_for("the room", lambda: "gpu-0-mig-3g20gb-9-4" in devices(rig))
 
 
-def test_a_gpu_out_of_service_is_tainted(scheduled: Rig) -> None:
+# -- ResourceSlices that others delete, edit or add, or that were written in part
+
+
+def test_slices_that_somebody_edits_or_adds_are_put_right(scheduled: Rig) -> None:
     rig = scheduled
-    function = "nvmlDeviceGetGpuInstances"
-    fault = Fault(id="x", function=function, gpu=0, action="return", code=999, times=0)
-    rig.machine.inject(fault)
-    look_again(rig)
+    first, second = slices(rig)
+    pool = {"name": rig.node, "generation": 1, "resourceSliceCount": 2}
+    stray = {
+        "metadata": {"name": f"stray-{rig.node}"},
+        "spec": {"driver": DRIVER, "nodeName": rig.node, "pool": pool, "devices": []},
+    }
+    rig.api.create(RESOURCE_SLICES, stray)
+    wait_for("its end", lambda: len(slices(rig)) == 2)
+    edit = {"spec": {"devices": second["spec"]["devices"][:3]}}
+    rig.api.patch(RESOURCE_SLICES, second["metadata"]["name"], edit)
+    wait_for("all devices", lambda: len(devices(rig)) == 50)
+    assert len(generations(rig)) == 1
+    assert first["spec"]["sharedCounters"]
 
-    def tainted() -> dict[str, str]:
-        return {
-            name: d["taints"][0]["value"] for name, d in devices(rig).items() if d.get("taints")
-        }
 
-    wait_for("taints", tainted)
-    assert {name[:6] for name in tainted()} == {"gpu-0-"}
-    assert len(tainted()) == 25
-    assert set(tainted().values()) == {"NVMLError"}
+def test_a_change_within_one_slice_keeps_the_generation(scheduled: Rig) -> None:
+    rig = scheduled
+    rig.stop()
+    (_, second) = slices(rig)
+    second["spec"]["devices"].pop()
+    rig.api.replace(RESOURCE_SLICES, second)
     rig.http.writes = []
-    rig.restart()
-    wait_for("a look at the slices", lambda: looked(rig))
-    assert [m for m, _ in writes(rig) if m != "POST"] == [], "the server's time in a taint counts"
-    rig.machine.clear_faults()
-    look_again(rig)
-    wait_for("none", lambda: not tainted())
+    rig.start()
+    wait_for("all devices", lambda: len(devices(rig)) == 50)
+    wait_for("slices", lambda: published(rig))
+    assert generations(rig) == {1}
+    assert [path for method, path in writes(rig) if method == "PUT"] == [
+        f"{SLICES}/{second['metadata']['name']}"
+    ]

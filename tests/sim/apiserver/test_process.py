@@ -2,41 +2,11 @@
 
 from __future__ import annotations
 
-import socket
-import subprocess
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.sim.apiserver.running import running_server
-from tests.sim.conformance.helpers.builders import DRA, claim, counters, device, resource_slice
+from tests.sim.conformance.helpers.builders import DRA, claim
 from tests.sim.conformance.helpers.client import Api
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import pytest
-
-
-def test_it_ends_on_sigterm_although_clients_watch(tmp_path: Path) -> None:
-    with running_server(tmp_path) as server:
-        api = Api(server.kubeconfig)
-        watches = [api.watch("/api/v1/pods", timeoutSeconds=900) for _ in range(3)]
-    # Leaving the block asserts that it ends in time, with exit code 0 and an empty standard error.
-    for watch in watches:
-        assert watch.rest() == []
-
-
-def test_a_taken_port_is_an_error(tmp_path: Path) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = str(taken.getsockname()[1])
-        command = [sys.executable, "-m", "sim", "apiserver", "--port", port]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert f"127.0.0.1:{port}" in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 def test_many_watches_and_writes_are_served_at_once(tmp_path: Path) -> None:
@@ -56,21 +26,6 @@ def test_many_watches_and_writes_are_served_at_once(tmp_path: Path) -> None:
         api.close()
 
 
-def test_no_kubernetes_model_is_needed_to_serve(request: pytest.FixtureRequest) -> None:
-    script = (
-        "import sys, sim.apiserver.cli; "
-        "print([m for m in sys.modules if m.split('.')[0] in ('kubernetes', 'grpc', 'pynvml')])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
-        cwd=request.config.rootpath,
-        check=True,
-    )
-    assert done.stdout == "[]\n"
-
-
 # -- features of this server alone: counters of writes, a short history, gates
 
 
@@ -87,15 +42,3 @@ def test_requests_and_writes_are_counted_by_who_verb_and_resource(api: Api) -> N
     # A refused request is none that was served, and what changes nothing is no write.
     written = {f"create {whole}": 1, status: 1, f"delete {whole}": 1}
     assert report["writers"]["conformance/1.0"] == written
-
-
-def test_closed_gates_drop_counters_silently(start: Callable[..., Api]) -> None:
-    api = start("--feature-gates", "DRAPartitionableDevices=false")
-    consumed = [{"counterSet": "s", "counters": counters(1)}]
-    body = resource_slice("a", device(consumesCounters=consumed))
-    answer = api.post(f"{DRA}/resourceslices", body)
-    assert answer.ok()["spec"]["devices"] == [{"name": "gpu-0"}]
-    assert "Warning" not in answer.headers
-    sets = [{"name": "s", "counters": counters(1)}]
-    shared = api.post(f"{DRA}/resourceslices", resource_slice("b", sharedCounters=sets)).ok()
-    assert "sharedCounters" not in shared["spec"]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dra.claims.claims import POD_CLAIM, SCHEDULER_FINALIZER
-from dra.common.resources import EVENTS, PODS, RESOURCE_CLAIMS, Obj
+from dra.common.resources import PODS, RESOURCE_CLAIMS, Obj
 from dra.kube.client import KubeApi
 from sim.kcm import ClaimController
 from tests.helpers.waiting import wait_for
@@ -57,25 +57,6 @@ def test_a_claim_is_made_from_its_template_for_a_gated_pod_as_well(api: KubeApi)
     assert get_claim(api, name)["spec"]["devices"]["requests"][0]["name"] == "r0"
 
 
-def test_a_missing_template_is_named_in_an_event_and_waited_for(api: KubeApi) -> None:
-    api.create(PODS, standins.pod("a", claim={"resourceClaimTemplateName": "one"}))
-
-    def messages() -> list[str]:
-        return [e["message"] for e in api.list(EVENTS).items]
-
-    wait_for("event", lambda: any('template "one": not found' in m for m in messages()))
-    standins.create_template(api)
-    wait_for("claim", lambda: api.list(RESOURCE_CLAIMS).items)
-
-
-def test_a_claim_is_reserved_for_a_pod_that_came_with_its_node(api: KubeApi) -> None:
-    standins.create_template(api)
-    name = _templated(api, node=NODE)
-    allocate(api, name, NODE)
-    wait_for("reservation", lambda: get_claim(api, name)["status"].get("reservedFor"))
-    assert get_claim(api, name)["status"]["reservedFor"][0]["name"] == "a"
-
-
 def _reserved(api: KubeApi, *finalizers: str, name: str = "shared") -> Obj:
     """A stand-alone claim that is allocated and reserved for pod a, which runs."""
     standins.create_claim(api, name)
@@ -116,11 +97,3 @@ def test_a_template_claim_is_deleted_when_its_pod_is_done_and_waits_for_our_fina
     assert "allocation" in get_claim(api, name)["status"]
     _finalize(api, name)
     wait_for("the end", lambda: gone(lambda: get_claim(api, name)))
-
-
-def test_a_deleted_claim_under_the_built_in_finalizer_waits_for_its_pods(api: KubeApi) -> None:
-    _reserved(api, SCHEDULER_FINALIZER)
-    api.delete(RESOURCE_CLAIMS, "shared", namespace="default")
-    assert holds_for(0.3, lambda: "allocation" in get_claim(api, "shared")["status"])
-    _finish(api, "a")
-    wait_for("the end", lambda: gone(lambda: get_claim(api, "shared")))

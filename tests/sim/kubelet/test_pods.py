@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+
+import pytest
 
 from dra.common.resources import EVENTS, PODS, RESOURCE_CLAIMS, Obj
 from dra.kube.client import KubeApi
-from kubeletplugin.host.podresources import PodResources
-from sim.kubelet.kubelet import Kubelet, Settings
+from sim.kubelet.containers import container_view, read_spec, resolve
+from sim.kubelet.kubelet import Settings
+from sim.kubelet.plugins import ContainerError
 from tests.helpers.waiting import wait_for
 from tests.sim import standins
 from tests.sim.kubelet.conftest import NODE, MakePlugin, bind, bind_pod
 from tests.sim.kubelet.fakeplugin import FakePlugin
-from tests.sim.standins import DRIVER, get_pod, gone, phase
+from tests.sim.standins import get_pod, gone, phase
 
 
 def _runs(api: KubeApi, name: str) -> None:
@@ -64,47 +68,6 @@ def test_only_containers_that_name_the_claim_get_its_devices(
     assert seen == {"whole": device, "request": device, "other": [], "none": []}
 
 
-def test_pod_resources_leave_out_init_containers_claims_that_are_not_named_and_pods_that_are_gone(
-    api: KubeApi, plugin: FakePlugin, claim: Obj, settings: Settings
-) -> None:
-    kubelet = PodResources(settings.root / "pod-resources/kubelet.sock")
-
-    def listed() -> dict[str, set[str]]:
-        return {p.name: {d.claim for d in p.claim_devices} for p in kubelet.pods()}
-
-    held = [{"name": "slice"}]
-    containers: dict[str, tuple[list[Obj], list[Obj]]] = {
-        "main": ([], held),
-        "sidecar": ([{"name": "s", "restartPolicy": "Always", "resources": {"claims": held}}], []),
-        "init": ([{"name": "i", "resources": {"claims": held}}], []),
-        "nobody": ([], []),
-    }
-    for name, (init, claims) in containers.items():
-        body = standins.pod(name, claim={"resourceClaimName": "shared"})
-        body["spec"]["initContainers"] = [{"image": "app", **each} for each in init]
-        body["spec"]["containers"] = [
-            {"name": "c", "image": "app", "resources": {"claims": claims}}
-        ]
-        bind_pod(api, body, claim)
-        _runs(api, name)
-    assert listed() == {"main": {"shared"}, "sidecar": {"shared"}, "init": set(), "nobody": set()}
-    assert plugin.uids("unprepare") == []
-    api.patch(RESOURCE_CLAIMS, "shared", {"metadata": {"finalizers": None}}, namespace="default")
-    api.delete(RESOURCE_CLAIMS, "shared", namespace="default")
-    api.delete(PODS, "main", namespace="default", grace_seconds=0)
-    wait_for("end", lambda: listed() == {"sidecar": {"shared"}, "init": set(), "nobody": set()})
-
-
-def test_a_claim_that_is_not_reserved_for_the_pod_keeps_it_from_starting(
-    api: KubeApi, plugin: FakePlugin, claim: Obj
-) -> None:
-    api.create(PODS, standins.pod("a", claim={"resourceClaimName": "shared"}, node=NODE))
-    wait_for("the event", lambda: _events(api, "FailedPrepareDynamicResources"))
-    assert "not in status.reservedFor" in _events(api, "FailedPrepareDynamicResources")[0]
-    assert plugin.calls == []
-    assert phase(api, "a") == "Pending"
-
-
 def test_a_failed_prepare_is_retried_until_it_succeeds(
     api: KubeApi, plugin: FakePlugin, claim: Obj
 ) -> None:
@@ -133,28 +96,6 @@ def test_a_deleted_pod_is_unprepared_before_it_is_gone(
     wait_for("clean-up", lambda: not folder.exists())
 
 
-def test_a_pod_whose_command_sleeps_ends_by_itself_unless_it_is_started_again(
-    api: KubeApi, plugin: FakePlugin, claim: Obj
-) -> None:
-    for name, policy, command in (
-        ("ends", "Never", "nvidia-smi -L; sleep 0.2 && echo"),
-        ("again", "Always", "sleep 0.1"),
-        ("forever", "OnFailure", "sleep infinity"),
-    ):
-        body = standins.pod(name, claim={"resourceClaimName": "shared"}, restartPolicy=policy)
-        body["spec"]["containers"][0]["command"] = ["sh", "-c", command]
-        bind_pod(api, body, claim)
-    wait_for("its end", lambda: phase(api, "ends") == "Succeeded")
-    (state,) = get_pod(api, "ends")["status"]["containerStatuses"]
-    assert state["state"]["terminated"]["exitCode"] == 0
-    for name in ("again", "forever"):
-        _runs(api, name)
-    assert plugin.uids("unprepare") == []
-    for name in ("again", "forever"):
-        api.delete(PODS, name, namespace="default", grace_seconds=0)
-    wait_for("unprepare", lambda: plugin.uids("unprepare") == [claim["metadata"]["uid"]])
-
-
 def test_a_shared_claim_is_prepared_once_and_unprepared_after_the_last_pod(
     api: KubeApi, plugin: FakePlugin, claim: Obj
 ) -> None:
@@ -169,15 +110,6 @@ def test_a_shared_claim_is_prepared_once_and_unprepared_after_the_last_pod(
     api.delete(PODS, "b", namespace="default")
     wait_for("b gone", lambda: gone(lambda: get_pod(api, "b")))
     assert plugin.uids("unprepare") == [claim["metadata"]["uid"]]
-
-
-def test_claims_of_a_force_deleted_pod_are_given_up(
-    api: KubeApi, plugin: FakePlugin, claim: Obj
-) -> None:
-    bind(api, "a", claim)
-    _runs(api, "a")
-    api.delete(PODS, "a", namespace="default", grace_seconds=0)
-    wait_for("unprepare", lambda: plugin.uids("unprepare") == [claim["metadata"]["uid"]])
 
 
 def test_a_claim_that_was_replaced_under_its_name_waits_for_the_old_one(
@@ -197,39 +129,6 @@ def test_a_claim_that_was_replaced_under_its_name_waits_for_the_old_one(
     _runs(api, "b")
 
 
-# -- the registration dance, and ResourceSlices of drivers that are not there
-
-
-def test_a_plugin_is_registered_under_the_first_version_of_its_list_that_kubelet_knows(
-    api: KubeApi, kubelet: Kubelet, make_plugin: MakePlugin, claim: Obj
-) -> None:
-    plugin = make_plugin(versions=("v9.DRAPlugin", "v1beta1.DRAPlugin", "v1.DRAPlugin"))
-    wait_for("registration", lambda: plugin.statuses == [(True, "")])
-    bind(api, "a", claim)
-    wait_for("running", lambda: phase(api, "a") == "Running")
-    assert plugin.calls[0][:2] == ("prepare", "v1beta1")
-
-
-def test_a_plugin_without_a_known_version_is_told_so(
-    kubelet: Kubelet, make_plugin: MakePlugin
-) -> None:
-    plugin = make_plugin(versions=("v9.DRAPlugin",))
-    wait_for("refusal", lambda: plugin.statuses)
-    assert "no supported service in ['v9.DRAPlugin']" in plugin.statuses[0][1]
-
-
-def test_a_plugin_is_gone_with_its_socket_and_back_with_a_new_one(
-    kubelet: Kubelet, make_plugin: MakePlugin
-) -> None:
-    plugin = make_plugin()
-    wait_for("the first word", lambda: plugin.statuses == [(True, "")])
-    plugin.stop()
-    wait_for("de-registration", lambda: kubelet.plugins.get(DRIVER) is None)
-    plugin.start()
-    wait_for("registration", lambda: kubelet.plugins.get(DRIVER))
-    wait_for("the second word", lambda: plugin.statuses == [(True, ""), (True, "")])
-
-
 def test_during_a_rolling_update_the_newest_plugin_is_called(
     api: KubeApi, plugin: FakePlugin, make_plugin: MakePlugin, claim: Obj
 ) -> None:
@@ -238,3 +137,40 @@ def test_during_a_rolling_update_the_newest_plugin_is_called(
     bind(api, "a", claim)
     wait_for("running", lambda: phase(api, "a") == "Running")
     assert (len(plugin.calls), len(newer.calls)) == (0, 1)
+
+
+# -- CDI specs as the stand-in for a container runtime reads them
+
+
+def _write(path: Path, *names: str, **more: object) -> None:
+    devices = [{"name": n, "containerEdits": {"env": [f"D_{n}=1"]}} for n in names]
+    path.write_text(json.dumps({"cdiVersion": "0.6.0", "kind": "v.x/c", "devices": devices} | more))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"cdiVersion": None},
+        {"kind": "nothing"},
+        {"devices": [{"name": "-x"}]},
+        {"devices": [{"name": "x"}, {"name": "x"}]},
+    ],
+    ids=str,
+)
+def test_a_spec_that_breaks_the_rules_offers_nothing(tmp_path: Path, change: Obj) -> None:
+    _write(tmp_path / "a.json", "x", **change)
+    with pytest.raises(ValueError, match=r"cdiVersion|kind|device"):
+        read_spec(tmp_path / "a.json")
+    with pytest.raises(ContainerError, match="unresolvable"):
+        resolve(tmp_path, ["v.x/c=x"])
+
+
+def _view(edits: Obj) -> Obj:
+    return container_view({"name": "main", "env": [{"name": "A", "value": "1"}]}, [], [edits])
+
+
+def test_a_mount_whose_source_is_missing_fails_the_container(tmp_path: Path) -> None:
+    mount = {"hostPath": str(tmp_path), "containerPath": "/x", "options": ["ro"]}
+    assert _view({"mounts": [mount]})["mounts"][0]["options"] == ["ro"]
+    with pytest.raises(ContainerError, match="error mounting"):
+        _view({"mounts": [mount | {"hostPath": str(tmp_path / "missing")}]})

@@ -15,7 +15,6 @@ from sim.__main__ import main
 from sim.nvml.cabi import Return
 from sim.nvml.machine import GpuSpec
 from sim.nvml.products import FIXTURES, Product, load_product, product_names
-from sim.plugin import plugin_arguments
 from tests.sim.nvml.calls import create_at, device, gpu_instances, placements, refused
 from tests.sim.nvml.conftest import Start
 
@@ -121,28 +120,6 @@ def test_with_mig_mode_off_profiles_and_placements_answer_and_none_is_made(start
         create_at(device(), 19, 0, 1)
 
 
-def test_identity_of_a_gpu(start: Start) -> None:
-    machine = start("A30", GpuSpec("H100-80GB-HBM3", minor=5))
-    assert pynvml.nvmlDeviceGetCount() == 2
-    h100 = device(1)
-    uuid = pynvml.nvmlDeviceGetUUID(h100)
-    assert uuid == machine.gpu(1).uuid
-    assert pynvml.nvmlDeviceGetName(h100) == "NVIDIA H100 80GB HBM3"
-    assert pynvml.nvmlDeviceGetMinorNumber(h100) == 5
-    assert pynvml.nvmlDeviceGetBrand(h100) == pynvml.NVML_BRAND_NVIDIA
-    assert pynvml.nvmlDeviceGetArchitecture(h100) == pynvml.NVML_DEVICE_ARCH_HOPPER
-    assert pynvml.nvmlDeviceGetCudaComputeCapability(h100) == (9, 0)
-    pci = pynvml.nvmlDeviceGetPciInfo(h100)
-    assert (pci.busId, pci.busIdLegacy, pci.bus) == ("00000000:0F:00.0", "0000:0F:00.0", 15)
-    assert pci.pciDeviceId == 0x233010DE
-    for handle in (
-        pynvml.nvmlDeviceGetHandleByUUID(uuid),
-        pynvml.nvmlDeviceGetHandleByPciBusId("0000:0f:00.0"),
-        pynvml.nvmlDeviceGetHandleByPciBusId(pci.busId),
-    ):
-        assert pynvml.nvmlDeviceGetUUID(handle) == uuid
-
-
 def test_an_invented_product_works_without_a_line_of_code(start: Start, tmp_path: Path) -> None:
     invented = msgspec.json.decode((FIXTURES / "A30.json").read_bytes(), type=Product)
     small, large = invented.gi_profiles[0], invented.gi_profiles[-1]
@@ -172,26 +149,6 @@ def test_an_invented_product_works_without_a_line_of_code(start: Start, tmp_path
         create_at(device(), 1, 0, 6)
 
 
-def test_a_product_without_mig_says_so(start: Start, tmp_path: Path) -> None:
-    plain = msgspec.structs.replace(load_product("A30"), product="T4", gi_profiles=())
-    start(GpuSpec(plain))
-    with refused(Return.NOT_SUPPORTED):
-        pynvml.nvmlDeviceGetMigMode(device())
-    with refused(Return.NOT_SUPPORTED):
-        pynvml.nvmlDeviceSetMigMode(device(), 1)
-
-
-# -- products: no two are the same card
-
-
-@pytest.mark.parametrize("field", ["name", "pci_device_id"])
-def test_no_two_products_are_the_same_card(field: str) -> None:
-    """A file that was copied keeps what its pattern has."""
-    files = {name: str(getattr(load_product(name), field)) for name in product_names()}
-    twice = {n: value for n, value in files.items() if [*files.values()].count(value) > 1}
-    assert not twice, f"sim/nvml/fixtures: {field} is that of another product, correct it: {twice}"
-
-
 # -- the command line of the simulated hardware
 
 
@@ -210,15 +167,3 @@ def test_a_machine_is_made_cut_and_shown(tmp_path: Path) -> None:
     assert f"0:4   3g.20gb      GPU instance  1  {created.output.strip()}" in shown
     data = json.loads(run("show", *state, "--json").output)
     assert [len(g["gpu_instances"]) for g in data["gpus"]] == [1, 0]
-
-
-def test_the_plugin_gets_the_machines_host_root_unless_told(tmp_path: Path) -> None:
-    state = tmp_path / "m"
-    run("init", "--state", str(state), "--gpu", "A30")
-    assert plugin_arguments(state, ["--node-name", "n"]) == [
-        "--node-name",
-        "n",
-        "--host-root",
-        str(state / "host"),
-    ]
-    assert plugin_arguments(state, ["--host-root=/x"]) == ["--host-root=/x"]

@@ -47,32 +47,3 @@ def test_an_access_file_has_the_minor_of_mig_minors_and_a_decimal_mode(start: St
         "DeviceFileMode": 292,
         "DeviceFileModify": 1,
     }
-
-
-def test_sysfs_leads_from_the_pci_address_to_the_root(a100: Machine) -> None:
-    address = pynvml.nvmlDeviceGetPciInfo(device()).busIdLegacy.lower()
-    link = a100.host_root / "sys/bus/pci/devices" / address
-    assert link.is_symlink()
-    parts = link.resolve().relative_to(a100.host_root / "sys/devices").parts
-    assert parts[0] == "pci0000:00"
-    assert parts[-1] == address
-
-
-def test_after_a_reboot_the_files_are_those_of_the_new_boot(a100: Machine) -> None:
-    a100.create_slice(0, "1g.5gb")
-    boot_id = a100.host_root / "proc/sys/kernel/random/boot_id"
-    assert boot_id.read_text().strip() == a100.state().boot_id
-    a100.reboot(minors=[1])
-    assert boot_id.read_text().strip() == a100.state().boot_id
-    assert access_files(a100) == set()
-    assert (a100.host_root / "dev/nvidia1").is_file()
-    assert not (a100.host_root / "dev/nvidia0").exists()
-
-
-def test_a_foreign_slice_has_its_files_too(a100: Machine) -> None:
-    made = a100.create_slice(0, "2g.10gb", start=2)
-    assert len(access_files(a100)) == 2
-    a100.destroy_compute_instances(0, made.gpu_instance)
-    assert len(access_files(a100)) == 1
-    a100.destroy_slice(0, made.gpu_instance)
-    assert access_files(a100) == set()

@@ -1,16 +1,21 @@
 """What the simulated driver does where no source settles it: each variant and its opposite."""
 
+from __future__ import annotations
+
+import subprocess
+import sys
 import threading
-import time
 
 import pynvml
 import pytest
 
 from sim.nvml.cabi import Return
+from sim.nvml.faults import Action, Fault
 from sim.nvml.gpus.clients import clients
+from sim.nvml.machine import Machine
 from sim.nvml.products import Variants
-from tests.helpers.waiting import wait_for
-from tests.sim.nvml.calls import create_at, device, mig_device, refused
+from tests.helpers.waiting import PATIENCE, wait_for
+from tests.sim.nvml.calls import create_at, device, gpu_instances, mig_device, refused
 from tests.sim.nvml.conftest import Start
 
 
@@ -76,18 +81,6 @@ def test_the_library_ends_after_waits_and_a_set_that_is_left_holds_its_gpu(start
     assert [holder.gpus for holder in clients(machine.directory)] == [(machine.gpu(0).uuid,)]
 
 
-def test_waits_outlast_the_library(start: Start) -> None:
-    machine = start("A30")
-    machine.configure(variants=Variants(shutdown="hang"))
-    codes = ended_waits(3_600_000)
-    pynvml.nvmlShutdown()
-    time.sleep(1.0)
-    assert codes == []
-    machine.configure(variants=Variants())
-    wait_for("its end", lambda: codes)
-    assert codes == [Return.UNINITIALIZED]
-
-
 def slice_of(profile_id: int, start: int, size: int) -> tuple[object, object, str]:
     instance = create_at(device(), profile_id, start, size)
     compute = pynvml.nvmlGpuInstanceCreateComputeInstance(instance, 0)
@@ -109,13 +102,61 @@ def test_a_mig_devices_uuid_is_new_or_that_of_its_place(
     assert elsewhere not in {first, second}
 
 
-def test_a_gpu_instance_may_linger_after_its_compute_instance(start: Start) -> None:
-    machine = start("A30")
-    machine.configure(variants=Variants(instance_lingers=2))
-    instance, compute, _ = slice_of(14, 0, 1)
-    pynvml.nvmlComputeInstanceDestroy(compute)
-    for _ in range(2):
-        with refused(Return.IN_USE):
-            pynvml.nvmlGpuInstanceDestroy(instance)
+# -- injected faults hit the calls that they name, and no other
+
+
+CREATE = "nvmlDeviceCreateGpuInstanceWithPlacement"
+
+
+@pytest.mark.parametrize("by_uuid", [False, True])
+def test_a_fault_of_one_gpu_spares_the_other(start: Start, *, by_uuid: bool) -> None:
+    machine = start("A30", "A30")
+    gpu: str | int = machine.gpu(1).uuid if by_uuid else 1
+    machine.inject(Fault(function="*", gpu=gpu, action="return", times=0, code=Return.TIMEOUT))
+    assert pynvml.nvmlDeviceGetMinorNumber(device(0)) == 0
+    with refused(Return.TIMEOUT):
+        pynvml.nvmlDeviceGetMinorNumber(device(1))
+    with refused(Return.TIMEOUT):
+        create_at(device(1), 14, 0, 1)
+
+
+def test_success_without_effect(a100: Machine) -> None:
+    instance = create_at(device(), 19, 0, 1)
+    a100.inject(Fault(function="nvmlGpuInstanceDestroy", action="no-effect"))
     pynvml.nvmlGpuInstanceDestroy(instance)
-    assert machine.gpu().gpu_instances == []
+    assert len(gpu_instances(device(), 19)) == 1
+    pynvml.nvmlGpuInstanceDestroy(instance)
+    assert gpu_instances(device(), 19) == []
+
+
+def test_a_hanging_call_goes_on_when_released_and_holds_up_no_other(a100: Machine) -> None:
+    gpu = device()
+    fault = a100.inject(Fault(function=CREATE, action="hang"))
+    thread = threading.Thread(target=create_at, args=(gpu, 19, 0, 1))
+    thread.start()
+    wait_for("the hang", lambda: a100.faults.seen(fault))
+    pynvml.nvmlDeviceCreateGpuInstance(gpu, 9)
+    assert gpu_instances(gpu, 19) == []
+    assert thread.is_alive()
+    a100.clear_faults(fault)
+    thread.join(timeout=PATIENCE)
+    assert len(gpu_instances(gpu, 19)) == 1
+
+
+@pytest.mark.parametrize(("action", "left"), [("crash-before", 0), ("crash-after", 1)])
+def test_a_crash_kills_the_caller_once_and_leaves_the_hardware_as_it_was(
+    a100: Machine, action: Action, left: int
+) -> None:
+    a100.inject(Fault(function="nvmlDeviceCreateGpuInstance", action=action))
+    program = (
+        "import sys, pynvml\n"
+        "from sim.nvml import install\n"
+        "install(sys.argv[1])\n"
+        "pynvml.nvmlInit()\n"
+        "pynvml.nvmlDeviceCreateGpuInstance(pynvml.nvmlDeviceGetHandleByIndex(0), 9)\n"
+    )
+    command = [sys.executable, "-c", program, str(a100.directory)]
+    assert subprocess.run(command, check=False).returncode == -9
+    assert len(a100.gpu().gpu_instances) == left
+    assert subprocess.run(command, check=False).returncode == 0
+    assert len(a100.gpu().gpu_instances) == left + 1

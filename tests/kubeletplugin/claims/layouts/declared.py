@@ -33,12 +33,6 @@ kind: MigNodeClass
 migMode: switch
 """
 PAIRS = [(0, "3g.20gb", 0, False), (0, "3g.20gb", 4, False)]
-MIXED = [
-    (0, "1g.5gb", 2, False),
-    (0, "1g.5gb", 3, False),
-    (0, "2g.10gb", 0, False),
-    (0, "3g.20gb", 4, False),
-]
 
 
 def label(rig: Rig, **labels: str | None) -> None:

@@ -20,7 +20,6 @@ from kubeletplugin.claims.lookup import ClaimReader
 from tests.dra.kube.clocks import FakeClock
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.claims.layouts.declared import A100, H100, PAIRS, label, status, wait_state
-from tests.kubeletplugin.helpers.reported import events
 from tests.kubeletplugin.helpers.rig import DRIVER, Rig
 
 
@@ -54,29 +53,6 @@ def test_a_change_waits_for_claims_that_are_only_allocated(declare: Callable[...
     rig.delete_claim(ref)
     wait_state(rig, "success")
     assert rig.slices() == PAIRS
-
-
-def test_events_of_the_node_say_which_mode_is_in_effect_awaited_or_failed(
-    declare: Callable[..., Rig],
-) -> None:
-    rig = declare()
-    ref = rig.claim("gpu-0-mig-1g5gb-19-3")
-    rig.prepared(ref)
-    label(rig, config="pairs")
-    waits = wait_state(rig, "pending", f"claim {ref} (1g.5gb at 3:1)")
-    label(rig, config="nowhere")
-    wrong = wait_state(rig, "failed", "there is no layout 'nowhere'")
-    rig.unprepare(ref)
-    rig.delete_claim(ref)
-    label(rig, config="pairs")
-    wait_state(rig, "success")
-    told = {
-        ("LayoutApplied", "mode on-demand is in effect"),
-        ("LayoutPending", f"mode layout, layout pairs: {waits}"),
-        ("LayoutFailed", f"mode layout, layout nowhere: {wrong}"),
-        ("LayoutApplied", "mode layout, layout pairs is in effect"),
-    }
-    wait_for("the events", lambda: told <= set(events(rig, rig.node)))
 
 
 @pytest.mark.parametrize("allocator", AllocatorKind)
@@ -151,18 +127,6 @@ def test_claims_that_cannot_be_listed_are_asked_for_ever_less_often(
         elsewhere.look(0.0)
         clock.sleep(10.0)
     assert 3 < len(lists) < 10
-
-
-def test_an_instance_of_others_is_waited_for_and_never_removed(declare: Callable[..., Rig]) -> None:
-    rig = declare(start=False, config="pairs")
-    foreign = rig.machine.create_slice(0, "1g.5gb", start=5)
-    rig.start()
-    text = wait_state(rig, "pending", "which this plugin did not make", "nvidia-smi mig -i")
-    assert "at 5:1" in text
-    assert rig.slices() == [(0, "1g.5gb", 5, True)]
-    rig.machine.destroy_slice(0, foreign.gpu_instance)
-    wait_state(rig, "success")
-    assert rig.slices() == PAIRS
 
 
 WRONG: list[tuple[dict[str, str], tuple[str, ...]]] = [

@@ -13,7 +13,6 @@ from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.claims.layouts.declared import (
     A100,
     H100,
-    MIXED,
     PAIRS,
     gpu_instances,
     label,
@@ -58,16 +57,6 @@ def test_a_layout_is_made_at_start_and_claims_get_a_new_compute_instance_in_it(
     assert gpu_instances(rig) == made
 
 
-def test_gpus_with_a_layout_and_on_demand_stand_side_by_side(declare: Callable[..., Rig]) -> None:
-    rig = declare(A100, A100, config="mixed")
-    assert rig.slices() == MIXED
-    ref = rig.claim("gpu-1-mig-2g10gb-14-4")
-    rig.prepared(ref)
-    assert (1, "2g.10gb", 4, True) in rig.slices()
-    rig.unprepare(ref)
-    assert rig.slices() == MIXED
-
-
 def test_the_examples_of_the_handbook_become_what_they_say(declare: Callable[..., Rig]) -> None:
     rig = declare(A100, H100, start=False)
     assert rig.node_classes is not None
@@ -88,22 +77,6 @@ def test_the_examples_of_the_handbook_become_what_they_say(declare: Callable[...
     text = wait_state(rig, "failed", "gpu-1 (NVIDIA H100 80GB HBM3) cannot have the layout")
     assert "'halves': it has no profile 3g.20gb; it has: " in text
     assert rig.slices() == PAIRS, "which is what the class says"
-
-
-def test_they_outlive_the_program(declare: Callable[..., Rig]) -> None:
-    rig = declare(config="mixed")
-    before = gpu_instances(rig)
-    held = rig.claim("gpu-0-mig-2g10gb-14-0")
-    rig.prepared(held)
-    rig.restart()
-    rig.unprepare(held)
-    assert rig.slices() == MIXED
-    assert gpu_instances(rig) == before
-    rig.stop()
-    rig.machine.reboot()
-    assert rig.slices() == []
-    rig.start()
-    assert rig.slices() == MIXED
 
 
 def test_after_a_lost_journal_they_are_ready_again(declare: Callable[..., Rig]) -> None:

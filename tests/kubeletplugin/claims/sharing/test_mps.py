@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from dra.claims.allocation import allocation_config
 from dra.claims.sharing import OFFERED
-from dra.common.resources import PODS, RESOURCE_CLAIMS, Obj
+from dra.common.resources import PODS, Obj
 from dra.gpu.inventory import ClaimRef
 from dra.gpu.mignode import from_mignode
 from dra.kube.errors import ForbiddenError, KubeError
@@ -31,9 +29,6 @@ from tests.kubeletplugin.helpers.rig import A100, DRIVER, Rig
 
 SLICE, OTHER = "gpu-0-mig-3g20gb-9-4", "gpu-0-mig-1g5gb-19-0"
 LIMITS: Obj = {"activeThreadPercentage": 40, "pinnedDeviceMemoryLimit": "4Gi"}
-
-
-EXAMPLES = Path(__file__).parents[4] / "docs/examples"
 
 
 def mps(limits: Obj | None = None, *, kind: str = "MigDeviceConfig") -> Obj:
@@ -119,33 +114,6 @@ def test_a_slice_is_shared_within_limits_that_daemon_and_clients_have(
     assert sharing.unprepare(ref) == ""
     assert (pods.pods(), sharing.clean()) == ([], True)
     assert list((sharing.roots.state / "mps").iterdir()) == []
-
-
-@pytest.mark.parametrize(("name", "device"), [("mps-slice", SLICE), ("mps-gpu", "gpu-1")])
-def test_the_examples_of_the_handbook_get_what_they_ask_for(
-    sharing: Rig, pods: DaemonPods, name: str, device: str
-) -> None:
-    claim, *users = yaml.safe_load_all((EXAMPLES / f"{name}.yaml").read_text())
-    [request] = claim["spec"]["devices"]["requests"]
-    assert {u["spec"]["resourceClaims"][0]["resourceClaimName"] for u in users} == {name}
-    config = allocation_config([request["name"]], claim["spec"]["devices"]["config"], {})
-    claim["metadata"]["namespace"] = "default"
-    made = sharing.api.create(RESOURCE_CLAIMS, claim)
-    ref = ClaimRef("default", name, made["metadata"]["uid"])
-    given = {"request": request["name"], "driver": DRIVER, "pool": sharing.node, "device": device}
-    sharing.allocate(ref, [given], config)
-    sharing.prepared(ref)
-    assert control(sharing, ref.uid, "get_default_active_thread_percentage") == "50"
-    assert control(sharing, ref.uid, "get_default_device_pinned_mem_limit 0") == "8192M"
-    [entry] = sharing.journal()
-    assert served(sharing, ref) == (entry.mig_uuid or entry.gpu)
-    [pod] = pods.pods()
-    assert pod["metadata"]["annotations"] == {f"{DRIVER}/claim": f"default/{name}"}
-    assert name not in str(pod["spec"]), "a tenant's text"
-    assert (pod["metadata"]["namespace"], pod["spec"]["nodeName"]) == ("default", sharing.node)
-    [owner] = pod["metadata"]["ownerReferences"]
-    assert (owner["kind"], owner["name"], owner["controller"]) == ("Node", sharing.node, True)
-    assert pod["spec"]["automountServiceAccountToken"] is False
 
 
 def test_of_a_claim_with_several_devices_the_clients_of_one_get_its_daemon(
@@ -397,22 +365,6 @@ def test_daemons_of_no_claim_are_swept(sharing: Rig, pods: DaemonPods) -> None:
     wait_for(
         "the sweep", lambda: [p["metadata"]["name"] for p in pods.pods()] == [f"mps-{ref.uid}"]
     )
-
-
-def test_a_container_beside_another_claim_is_refused_before_anything_is_made(sharing: Rig) -> None:
-    refs = [sharing.claim(SLICE, config=[mps()]), sharing.claim(OTHER)]
-    names = [{"name": ref.name, "resourceClaimName": ref.name} for ref in refs]
-    claims = [{"name": ref.name} for ref in refs]
-    container = {"name": "main", "image": "x", "resources": {"claims": claims}}
-    spec = {"nodeName": sharing.node, "resourceClaims": names, "containers": [container]}
-    metadata = {"name": sharing.node, "namespace": "default"}
-    pod = sharing.api.create(PODS, {"metadata": metadata, "spec": spec})
-    consumer = {"resource": "pods", "name": sharing.node, "uid": pod["metadata"]["uid"]}
-    for ref in refs:
-        sharing.set_status(ref, reservedFor=[consumer])
-    error = sharing.refused(refs[0])
-    assert f"container 'main' uses claims {', '.join(sorted(r.name for r in refs))}" in error
-    assert (sharing.mutations(), sharing.journal()) == ([], ())
 
 
 def test_the_right_or_the_program_that_is_missing_is_named(sharing: Rig) -> None:

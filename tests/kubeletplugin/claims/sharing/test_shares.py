@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from api.kubelet.dra.v1 import api_pb2 as v1
 from dra.claims.allocation import AllocatedDevice, share_id
 from dra.claims.sharing import UNSHARED, settings_of, sharing_of
 from dra.common.resources import NODES, Obj
@@ -64,38 +62,6 @@ def test_claims_share_a_gpu_until_it_is_full_and_leave_it_one_by_one(sharing: Ri
     assert nodes[0]["path"] == "/dev/nvidia0"
     for ref in (first, third):
         assert sharing.unprepare(ref) == ""
-    assert sharing.clean()
-
-
-def test_kubelet_and_the_claim_hear_of_the_share(sharing: Rig) -> None:
-    ref = share(sharing, "8000Mi")
-    [device] = sharing.prepare(ref).devices
-    expected = share_id(f"{sharing.node}/8000Mi", "gpu-0")
-    assert (device.device_name, device.share_id) == ("gpu-0", expected)
-    [told] = sharing.claim_status(ref)
-    assert (told["shareID"], told["data"]["share"]) == (expected, {"memoryMiB": 8000, "cores": 20})
-    sharing.restart()
-    assert sharing.prepare(ref).devices[0] == device
-    assert sharing.journal()[0].share_id == expected
-
-
-def test_one_claim_may_have_two_shares_of_a_gpu(sharing: Rig) -> None:
-    ids = [share_id("u", name) for name in ("one", "two")]
-    ref = sharing.claim(
-        results=[
-            result(sharing, "1Gi", request="r0", share=ids[0]),
-            result(sharing, "2Gi", request="r1", share=ids[1]),
-        ]
-    )
-    answer: v1.NodePrepareResourceResponse = sharing.prepare(ref)
-    assert not answer.error
-    assert [(list(d.request_names), d.share_id) for d in answer.devices] == [
-        (["r0"], ids[0]),
-        (["r1"], ids[1]),
-    ]
-    assert len({cdi for d in answer.devices for cdi in d.cdi_device_ids if "/claim=" in cdi}) == 2
-    assert sorted(d["shareID"] for d in sharing.claim_status(ref)) == sorted(ids)
-    assert sharing.unprepare(ref) == ""
     assert sharing.clean()
 
 
@@ -207,14 +173,3 @@ def test_mps_holds_clients_to_the_share_of_their_claim(
     device = AllocatedDevice("r0", DRIVER, "p", "gpu-0", sharing=sharing)
     assert mps_limits(device, share) == limits
     assert mps_limits(replace(device, sharing=UNSHARED), share) is None
-
-
-def test_the_older_protocol_knows_no_shares(sharing: Rig) -> None:
-    from api.kubelet.dra.v1beta1 import api_pb2, api_pb2_grpc
-
-    ref = share(sharing, "1Gi")
-    with closing(sharing.channel()) as channel:
-        claim = api_pb2.Claim(namespace=ref.namespace, name=ref.name, uid=ref.uid)
-        request = api_pb2.NodePrepareResourcesRequest(claims=[claim])
-        answer = api_pb2_grpc.DRAPluginStub(channel).NodePrepareResources(request, timeout=45)
-    assert [d.device_name for d in answer.claims[ref.uid].devices] == ["gpu-0"]

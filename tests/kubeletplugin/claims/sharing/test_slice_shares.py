@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -17,7 +16,7 @@ from tests.kubeletplugin.helpers.rig import A100, DRIVER, Rig
 
 SLICE = "gpu-0-mig-2g10gb-14-0"
 NAME = f"{SLICE}-share"
-THERE, GONE = [(0, "2g.10gb", 0, True)], list[tuple[int, str, int, bool]]()
+THERE = [(0, "2g.10gb", 0, True)]
 CREATED = ["nvmlDeviceCreateGpuInstanceWithPlacement", "nvmlGpuInstanceCreateComputeInstance"]
 
 
@@ -75,16 +74,6 @@ def test_claims_share_a_slice_and_leave_it_one_by_one(sharing: Rig) -> None:
     assert sharing.clean()
 
 
-def test_those_who_come_at_once_make_the_slice_once(sharing: Rig) -> None:
-    refs = [share(sharing) for _ in range(4)]
-    with ThreadPoolExecutor(4) as pool:
-        assert [answer.error for answer in pool.map(sharing.prepare, refs)] == [""] * 4
-    assert (sharing.slices(), sharing.mutations()) == (THERE, CREATED)
-    with ThreadPoolExecutor(4) as pool:
-        assert [*pool.map(sharing.unprepare, refs)] == [""] * 4
-    assert sharing.clean()
-
-
 @pytest.mark.parametrize("slice_shares", [4, 1])
 def test_a_lost_journal_is_rebuilt_with_all_that_share(sharing: Rig, slice_shares: int) -> None:
     """Also where the node offers no more shares since."""
@@ -102,39 +91,6 @@ def test_a_lost_journal_is_rebuilt_with_all_that_share(sharing: Rig, slice_share
         sharing.prepared(ref)
     assert {e.key: (e.share, e.gi_id, e.mig_uuid) for e in sharing.journal()} == before
     assert sharing.mutations() == CREATED
-
-
-def test_a_claim_that_is_gone_leaves_the_slice_to_the_others(sharing: Rig) -> None:
-    first, second = share(sharing, "1Gi"), share(sharing, "2Gi")
-    for ref in (first, second):
-        sharing.prepared(ref)
-    [one, _] = sharing.journal()
-    gi_id, ci_id = one.gi_id or 0, one.ci_id or 0
-    sharing.machine.start_process(0, 77, gpu_instance=gi_id, compute_instance=ci_id)
-    sharing.delete_claim(first)
-    assert sharing.daemon is not None
-    sharing.daemon.janitor.tend(everything=True)
-    assert ([e.claim for e in sharing.journal()], sharing.slices()) == ([second], THERE)
-    sharing.delete_claim(second)
-    sharing.daemon.janitor.tend(everything=True)
-    assert sharing.slices() == THERE, "a process has it"
-    sharing.machine.end_process(77)
-    sharing.daemon.janitor.tend(everything=True)
-    assert sharing.clean()
-
-
-REFUSED: dict[str, tuple[str, Obj, str]] = {
-    "a slice that a claim has alone": (
-        SLICE,
-        configured(share={"memoryMiB": 1}),
-        "which is a slice, and one claim has all of it",
-    ),
-    "configuration of another kind": (
-        NAME,
-        configured(kind="GpuConfig", share={"memoryMiB": 1}),
-        "share of kind GpuConfig is not for",
-    ),
-}
 
 
 def test_a_node_that_shares_no_slices_says_so(sharing: Rig) -> None:

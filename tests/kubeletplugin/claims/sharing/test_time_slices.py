@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-import yaml
 
-from dra.claims.allocation import allocation_config
-from dra.common.resources import NAMESPACES, PODS, RESOURCE_CLAIMS, Obj
-from dra.gpu.inventory import ClaimRef
+from dra.common.resources import Obj
 from kubeletplugin.claims.sharing import sharing as timeslices
 from kubeletplugin.journal.entries import State
 from kubeletplugin.journal.journal import Journal
@@ -20,8 +16,6 @@ from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.claims.test_holders import assert_given_back
 from tests.kubeletplugin.claims.test_holders import told as told_holder
 from tests.kubeletplugin.helpers.rig import A100, DRIVER, Rig
-
-EXAMPLES = Path(__file__).parents[4] / "docs/examples"
 
 
 def turns(interval: str = "", strategy: str = "TimeSlicing") -> Obj:
@@ -77,26 +71,6 @@ def test_what_a_process_had_set_when_it_was_killed_is_finished_or_put_back(
     whole.start()
     assert lengths(whole) == [2 if wanted else 0, 0]
     assert [e.state for e in whole.journal()] == ([State.PREPARED] if wanted else [])
-
-
-def test_the_example_of_the_handbook_gets_what_it_asks_for(whole: Rig) -> None:
-    claim, *pods = yaml.safe_load_all((EXAMPLES / "time-slicing.yaml").read_text())
-    name = claim["metadata"]["name"]
-    whole.api.create(NAMESPACES, {"metadata": {"name": "gpus"}})
-    made = whole.api.create(RESOURCE_CLAIMS, claim)
-    for pod in pods:
-        whole.api.create(PODS, pod)
-        assert pod["spec"]["resourceClaims"] == [{"name": "gpu", "resourceClaimName": name}]
-    ref = ClaimRef("gpus", name, made["metadata"]["uid"])
-    given = {"request": "gpu", "driver": DRIVER, "pool": whole.node, "device": "gpu-1"}
-    whole.allocate(ref, [given], allocation_config(["gpu"], claim["spec"]["devices"]["config"], {}))
-    whole.prepared(ref)
-    assert lengths(whole) == [0, 3]
-    program(whole, "#!/bin/sh\nexit 1\n")
-    for config in ([], [turns(strategy="None")]):
-        other = whole.claim("gpu-0", config=config)
-        whole.prepared(other)
-        assert whole.unprepare(other) == ""
 
 
 REFUSALS = (

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from dra.common.resources import Resource
 from dra.gpu.inventory import ClaimRef
 from sim.nvml.machine import GpuSpec
-from tests.helpers.waiting import wait_for
-from tests.kubeletplugin.claims.test_prepare import ONE_G_AT_4
 from tests.kubeletplugin.helpers.lostjournals import lose_journal, prepared, reserve
 from tests.kubeletplugin.helpers.rig import A100, DRIVER, Rig
 
@@ -36,20 +34,6 @@ def test_a_view_shows_the_gpu_and_what_sees_all_slices_and_makes_nothing(rig: Ri
     assert rig.mutations() == []
 
 
-def test_a_view_and_slices_of_the_same_gpu_come_and_go_apart(rig: Rig) -> None:
-    first, second = view(rig, "gpu-0"), view(rig, "gpu-0")
-    rig.prepared(first)
-    slice_of = rig.claim(ONE_G_AT_4)
-    rig.prepared(slice_of)
-    rig.prepared(second)
-    wait_for("MigNode", lambda: rig.published_slices() == [("gpu-0", "1g.5gb", 4, "prepared")])
-    for ref in (first, second):
-        assert rig.unprepare(ref) == ""
-    assert rig.slices() == [(0, "1g.5gb", 4, True)]
-    assert rig.unprepare(slice_of) == ""
-    assert rig.clean()
-
-
 def test_a_gpu_that_is_held_whole_is_looked_at_too(make_rig: Callable[..., Rig]) -> None:
     rig = make_rig(GpuSpec(A100), GpuSpec(A100, mig=False))
     rig.start()
@@ -73,8 +57,3 @@ def test_a_view_that_a_lost_journal_held_takes_no_slice_away(rig: Rig) -> None:
     assert {(e.claim, e.view) for e in rig.journal()} == {(looking, True), (holding, False)}
     assert rig.published_slices() == [("gpu-0", "1g.5gb", 4, "prepared")]
     rig.prepared(rig.claim("gpu-0-mig-1g5gb-19-0"))
-
-
-def test_a_slice_is_not_made_to_be_looked_at(rig: Rig) -> None:
-    assert "look at the whole GPU" in rig.refused(view(rig, ONE_G_AT_4))
-    assert rig.mutations() == []

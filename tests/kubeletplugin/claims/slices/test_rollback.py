@@ -10,8 +10,6 @@ from dra.claims.reasons import NodeReason
 from kubeletplugin.claims.removal import Remainder
 from kubeletplugin.gpus.gpu import Conflict
 from kubeletplugin.journal.entries import State
-from sim.nvml.faults import Fault
-from tests.kubeletplugin.helpers.gpubench import DESTROY_CI, ELSEWHERE, IN_USE
 from tests.kubeletplugin.helpers.nodebench import NodeBench
 
 UID = "uid-a"
@@ -49,25 +47,6 @@ def test_a_record_that_went_meanwhile_is_neither_removed_again_nor_kept(
 # -- what stays
 
 
-@pytest.mark.parametrize("otherwise", [State.LEFTOVER, State.ORPHAN])
-def test_a_slice_that_is_held_is_unavailable_with_the_reason(
-    bench: NodeBench, otherwise: State
-) -> None:
-    entry = bench.made("a", State.PREPARED)
-    bench.specs.files = {UID: ["x"]}
-    bench.keep(DESTROY_CI)
-    left = bench.removal.remove_all(UID, otherwise=otherwise)
-    (kept,) = bench.journal.entries()
-    assert kept == entry.at(otherwise, ci_id=None, note=kept.note)
-    assert "IN_USE (19)" in kept.note
-    assert left.recorded == [f"{entry.device}: {kept.note}"] == [str(left)]
-    assert left.failed == []
-    assert bench.events.reasons() == [("ResourceClaim", "SliceInUse", True)]
-    assert bench.events.seen[0][2] == f"{entry.device} cannot be removed yet: {kept.note}"
-    assert bench.specs.files == {}
-    assert bench.hardware.looked_at[-1] == bench.unit.uuid
-
-
 REFUSING = {
     "frozen": "nothing is changed on gpu-0: a manager is at work",
     "released": "gpu-0 is released",
@@ -97,46 +76,13 @@ def test_on_a_gpu_that_is_somebody_elses_now_nothing_is_destroyed(
         assert bench.unit.lock.try_enter(), "the GPU's lock is free again"
 
 
-# -- patience
-
-
-def test_what_passes_is_tried_again_for_as_long_as_there_is_patience(bench: NodeBench) -> None:
-    bench.made("a", State.PREPARED)
-    fault = Fault(function=DESTROY_CI, action="return", code=IN_USE, times=4)
-    bench.machine.inject(fault)
-    assert nothing(bench.removal.remove_all(UID, patience=30.0))
-    assert bench.clock.waits == [0.1, 0.2, 0.4, 0.8]
-    assert bench.events.seen == []
-
-
 # -- a disk that is full
-
-
-def test_what_kubelet_knows_of_and_cannot_be_recorded_as_going_has_failed(bench: NodeBench) -> None:
-    entry = bench.made("a", State.PREPARED)
-    bench.fill_disk()
-    left = bench.removal.remove_all(UID)
-    assert (left.recorded, len(left.failed)) == ([], 1)
-    assert str(left).startswith(f"{entry.device}: cannot write the journal")
-    assert bench.events.seen == []
-    assert bench.journal.entries() == (entry,)
 
 
 UID = "uid-a"
 
 
 # -- what kubelet was not told of
-
-
-@pytest.mark.parametrize("wiped", [True, False])
-def test_what_was_held_before_it_was_made_again_is_lost(bench: NodeBench, *, wiped: bool) -> None:
-    bench.made("a", State.CI_CREATED, remade=True, wiped=wiped)
-    bench.made("a", State.CI_CREATED, ELSEWHERE)
-    bench.specs.files = {UID: ["x"]}
-    assert nothing(bench.removal.remove_unfinished(UID))
-    [lost] = bench.journal.entries()
-    assert (bench.places(), lost.state, lost.wiped, lost.gi_id) == ([], State.LOST, wiped, None)
-    assert bench.specs.files == {UID: ["x"]}
 
 
 def test_of_an_earlier_boot_it_is_lost_as_well_and_forgotten_once_kubelet_takes_it_back(
@@ -148,6 +94,3 @@ def test_of_an_earlier_boot_it_is_lost_as_well_and_forgotten_once_kubelet_takes_
     bench.journal.put(bench.entry("a", state=State.DESTROYING, remade=True, boot_id="before"))
     assert nothing(bench.removal.remove_all(UID))
     assert bench.journal.entries() == ()
-
-
-# -- once more

@@ -13,7 +13,7 @@ from kubeletplugin.errors import BusyError
 from kubeletplugin.journal.entries import ARRIVING, Entry, State
 from kubeletplugin.nvml.errors import NvmlError
 from tests.kubeletplugin.claims.slices.slicebench import CREATE_CI, CREATE_GI
-from tests.kubeletplugin.helpers.gpubench import DESTROY_CI, UNKNOWN, GpuBench
+from tests.kubeletplugin.helpers.gpubench import UNKNOWN, GpuBench
 
 NAME = "gpu-0-mig-1g5gb-19-4"
 MADE = [CREATE_GI, CREATE_CI]
@@ -52,10 +52,6 @@ def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
 
 
-def ids(entry: Entry) -> tuple[object, ...]:
-    return entry.gi_id, entry.ci_id, entry.mig_uuid
-
-
 def test_what_one_makes_again_and_fails_to_is_removed_whatever_others_have_on_record(
     bench: Bench,
 ) -> None:
@@ -85,40 +81,6 @@ def test_what_is_half_made_for_one_is_waited_for(bench: Bench, state: State) -> 
         bench.ensure(bench.share("b"))
     assert refused.value.passing
     assert len(bench.journal.entries()) == 1
-
-
-def test_a_slice_that_a_claim_has_alone_is_never_shared_nor_the_other_way(bench: Bench) -> None:
-    alone = bench.made("alone", State.PREPARED)
-    with pytest.raises(BusyError, match="held by claim default/alone"):
-        bench.ensure(bench.share("a"))
-    bench.slices.remove(alone)
-    bench.sharing("a")
-    with pytest.raises(BusyError, match="held by claim default/a"):
-        bench.ensure(bench.entry("alone"))
-    assert bench.slices_now() == [(4, 1)]
-
-
-REFUSED: dict[str, tuple[dict[str, object], str]] = {
-    "memory": ({"memory_mib": MEMORY - 999}, f"{MEMORY - 1000} of {MEMORY} MiB are left"),
-    "cores": ({"share": Share(1, 61, "default")}, "60 of 100 % of the cores are left, 61 are"),
-    "another namespace": ({"share": Share(1, 0, "x")}, "its shares are another namespace's"),
-    "any namespace": ({"share": Share(1, 0, ANY_TENANT)}, "its shares are another namespace's"),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_a_share_that_has_no_room_is_refused_before_anything_is_recorded(
-    bench: Bench, case: str
-) -> None:
-    held = bench.ensure(bench.share("a", share=Share(1000, 40, "default")))
-    changes, why = REFUSED[case]
-    with pytest.raises(BusyError, match=why) as refused:
-        bench.ensure(bench.share("b", **changes))  # type: ignore[arg-type]
-    assert "the slice 1g.5gb at 4:1 of gpu-0" in str(refused.value)
-    assert "it has once a claim that shares it is unprepared" in str(refused.value)
-    assert (bench.journal.entries(), refused.value.passing) == ((held,), False)
-    fits = bench.share("b", share=Share(MEMORY - 1000, 60, "default"))
-    assert ids(bench.ensure(fits)) == ids(held)
 
 
 def test_no_more_claims_have_a_slice_than_the_node_offers(bench: Bench) -> None:
@@ -156,13 +118,6 @@ def test_the_rest_of_a_shared_slice_is_used_again_in_its_namespace_alone(
     again = 1 if tenant == "default" else 2
     assert bench.calls().count(CREATE_GI) == again
     assert len(bench.journal.entries()) == 1
-
-
-def test_a_claim_that_leaves_writes_the_journal_once_and_asks_for_no_change(bench: Bench) -> None:
-    first, _ = bench.sharing("a", "b")
-    bench.keep(DESTROY_CI, UNKNOWN)
-    assert bench.slices.remove(first, keep=True) == ""
-    assert bench.calls() == MADE
 
 
 def test_nobody_takes_part_in_a_slice_that_is_on_its_way_out(bench: Bench) -> None:

@@ -20,22 +20,6 @@ def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
 
 
-def test_an_intent_is_carried_out_whatever_else_its_record_says(bench: Bench) -> None:
-    bench.made("a", State.INTENT)
-    before = bench.keys()
-    bench.made_well(bench.ensure(bench.entry("a")))
-    assert bench.keys() != before
-
-
-def test_a_compute_instance_that_nobody_was_told_of_is_removed_and_made_again(bench: Bench) -> None:
-    bench.made("a", State.GI_CREATED, ci_id=None, mig_uuid="")
-    ((gpu_instance, compute_instances),) = bench.keys()
-    bench.made_well(bench.ensure(bench.entry("a")))
-    ((made, inside),) = bench.keys()
-    assert made != gpu_instance
-    assert inside != compute_instances
-
-
 NOT_OFFERED: dict[str, dict[str, object]] = {
     "no such profile": {"profile_id": 77},
     "a whole GPU": {"profile_id": None},
@@ -150,16 +134,6 @@ def test_a_slice_that_could_not_be_read_back_is_not_taken_for_refused(
     assert bench.states() == [State.INTENT]
     bench.machine.clear_faults()
     bench.made_well(bench.ensure(bench.entry("a")))
-
-
-def test_a_compute_instance_that_cannot_be_had_is_known_only_with_a_gpu_instance(
-    bench: Bench,
-) -> None:
-    bench.keep(CREATE_CI, NOT_SUPPORTED)
-    with pytest.raises(HardwareError, match="the driver refused a compute instance"):
-        bench.ensure(bench.entry("a"))
-    assert "cannot be had" in bench.unit.struck(19)
-    assert (bench.slices_now(), bench.states()) == ([(4, 0)], [State.GI_CREATED])
 
 
 def test_a_profile_that_has_less_than_it_advertises_is_offered_with_that(bench: Bench) -> None:

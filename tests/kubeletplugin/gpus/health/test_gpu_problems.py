@@ -16,7 +16,7 @@ from dra.gpu.geometry import Placement
 from dra.gpu.inventory import ClaimRef, Gpu, GpuReason, Instance, InstanceState
 from dra.kube.timing import SystemClock
 from kubeletplugin import times
-from kubeletplugin.gpus.health import DeviceHealth, GpuProblem, GpuProblems, device_health
+from kubeletplugin.gpus.health import DeviceHealth, GpuProblem, device_health
 from kubeletplugin.gpus.monitor import XidWatch
 from kubeletplugin.journal.entries import State
 from kubeletplugin.nvml.session import Session
@@ -104,37 +104,6 @@ PASSED = {
 def test_a_problem_is_over_when_its_cause_is(case: str) -> None:
     problem, gpu, now, expected = PASSED[case]
     assert problem.has_passed(gpu, now=now) is expected
-
-
-def known(*problems: GpuProblem) -> GpuProblems:
-    made = GpuProblems()
-    for each in problems:
-        assert made.add(each)
-    return made
-
-
-GRAVEST = {
-    "what blocks": (WHOLE, replace(RESET, blocks=False)),
-    "of those what needs a reset": (RESET, WHOLE),
-    "of those that block not what needs a reset": (
-        replace(RESET, blocks=False),
-        replace(WHOLE, blocks=False),
-    ),
-}
-
-
-@pytest.mark.parametrize("case", GRAVEST)
-@pytest.mark.parametrize("order", [1, -1])
-def test_of_several_the_gravest_is_told(case: str, order: int) -> None:
-    gravest, other = GRAVEST[case]
-    problems = known(OF_SLICE, *(gravest, other)[::order])
-    assert problems.of_gpu("GPU-a") == gravest
-
-
-def test_what_nvml_says_itself_comes_first() -> None:
-    shown = known(WHOLE, OF_SLICE).shown(SICK)
-    assert (shown.unavailable, shown.reason) == (SICK.unavailable, SICK.reason)
-    assert [i.unhealthy for i in shown.instances] == ["XID 43", ""]
 
 
 # -- the health of devices as kubelet is told of it, by pool and name

@@ -225,19 +225,6 @@ def test_what_says_nothing_of_the_hardware_is_ignored_unless_it_is_declared_fata
     assert read_rules(fatal=str(xid)).scope(xid, gi_id=None, judged=True) is Scope.GPU
 
 
-def test_without_a_verdict_what_needs_a_reset_concerns_the_whole_gpu() -> None:
-    assert {143, 158, 167, 168, 171, 172, 173} < RESET_XIDS
-    assert {XidRules().scope(x, gi_id=3) for x in RESET_XIDS} == {Scope.GPU}
-    assert XidRules().scope(74, gi_id=3) is Scope.SLICE
-    assert XidRules().scope(74, gi_id=None) is Scope.GPU
-
-
-@pytest.mark.parametrize("xid", [74, *RESET_XIDS])
-def test_where_the_driver_judges_xids_concern_slices_alone(xid: int) -> None:
-    assert XidRules().scope(xid, gi_id=None, judged=True) is Scope.NOTHING
-    assert XidRules().scope(xid, gi_id=3, judged=True) is Scope.SLICE
-
-
 def test_ignored_xids_are_added_to_the_defaults_and_all_means_all_but_the_fatal_ones() -> None:
     assert read_rules(ignore="32, 74").scope(74, gi_id=None) is Scope.NOTHING
     assert read_rules(ignore="32").scope(13, gi_id=None) is Scope.NOTHING
@@ -246,3 +233,10 @@ def test_ignored_xids_are_added_to_the_defaults_and_all_means_all_but_the_fatal_
     assert rules.scope(79, gi_id=None) is Scope.GPU
     with pytest.raises(ValueError, match="'7x' is not the number of an XID"):
         read_rules(ignore="63,7x")
+
+
+def test_without_a_verdict_what_needs_a_reset_concerns_the_whole_gpu() -> None:
+    assert {143, 158, 167, 168, 171, 172, 173} < RESET_XIDS
+    assert {XidRules().scope(x, gi_id=3) for x in RESET_XIDS} == {Scope.GPU}
+    assert XidRules().scope(74, gi_id=3) is Scope.SLICE
+    assert XidRules().scope(74, gi_id=None) is Scope.GPU

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from kubeletplugin import times
@@ -57,18 +55,6 @@ def test_a_verdict_takes_a_gpu_out_until_it_is_over(
     assert rig.prepared(rig.claim(LATE))
 
 
-def test_a_verdict_on_a_gpu_that_is_worked_on_is_read_once_it_is_free(rig: Rig) -> None:
-    assert rig.daemon is not None
-    unit = rig.daemon.hardware.named("gpu-0")
-    other = rig.daemon.hardware.named("gpu-1")
-    with unit.lock:
-        rig.machine.ask_recovery(0, 4)
-        rig.machine.ask_recovery(1, 4)
-        wait_for("the other GPU", lambda: other.card.condition.recovery)
-        assert reason(rig) == ""
-    wait_for("the MigNode", lambda: reason(rig) == "GpuRecoveryAdvised" and rig.published())
-
-
 HINTED = [Variants(), Variants(recovery_action="none")]
 
 
@@ -85,33 +71,3 @@ def test_hints_alone_make_no_gpu_unavailable(rig: Rig) -> None:
     assert ready(rig, well) == ("True", "Prepared")
     assert reason(rig) == ""
     assert rig.prepared(rig.claim(LATE))
-
-
-@pytest.mark.parametrize("variants", [Variants(recovery_action="silent")], ids=["silent"])
-def test_an_xid_has_the_driver_asked_and_decides_nothing(rig: Rig) -> None:
-    rig.machine.raise_event(1, 119)
-    rig.machine.ask_recovery(0, 2)
-    rig.machine.raise_event(0, 119)
-    wait_for("the verdict", lambda: reason(rig) == "GpuRecoveryRequired" and rig.published())
-    assert reason(rig, 1) == ""
-
-
-def test_a_gpu_is_offered_once_its_fabric_is_ready(make_rig: Callable[..., Rig]) -> None:
-    rig = make_rig()
-    rig.machine.disturb(0, fabric=2)
-    rig.machine.start_monitor(0, 4711)
-    rig.start()
-    said = {"recoveryAction": "None", "fabric": "InProgress", "computeMode": "Default"}
-    assert rig.mignode()["status"]["gpus"][0]["health"] == said | {
-        "openIn": ["dcgm-exporter (4711)"]
-    }
-    assert reason(rig) == "FabricNotReady"
-    assert "fabric manager" in rig.refused(rig.claim(FIRST))
-    assert rig.prepared(rig.claim(OTHER_GPU))
-    rig.machine.disturb(0, fabric=3)
-    assert rig.daemon is not None
-    rig.poll()
-    wait_for("the MigNode", lambda: reason(rig) == "" and rig.published())
-    assert rig.prepared(rig.claim(FIRST))
-    now = rig.mignode()["status"]["gpus"][0]["health"]
-    assert now == said | {"fabric": "Completed"}

@@ -100,18 +100,6 @@ def test_an_exclusive_compute_mode_ends_once_nobody_uses_the_gpu(
     assert rig.machine.gpu(1).compute_mode == 2, "an administrator did it"
 
 
-def test_an_exclusive_compute_mode_is_left_alone_unless_asked_for(
-    make_rig: Callable[..., Rig],
-) -> None:
-    rig = make_rig(GpuSpec(A100, mig=False))
-    rig.machine.disturb(0, compute_mode=3)
-    rig.start()
-    assert reasons(rig) == ["ComputeModeRestricted"]
-    assert "cannot be used: its compute mode is ExclusiveProcess" in rig.refused(rig.claim("gpu-0"))
-    assert rig.mutations() == []
-    assert f"nvidia-smi -i {rig.machine.gpu(0).uuid} -c 0" in str(rig.mignode())
-
-
 HELD = [Variants(), Variants(mode_held="refused")]
 
 

@@ -6,31 +6,25 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 
-from dra.common.resources import NODES, RESOURCE_SLICES, Obj, Resource
+from dra.common.resources import RESOURCE_SLICES, Obj
 from dra.gpu.inventory import AllocatorKind, GpuReason
 from dra.gpu.names import NVIDIA_DRIVER
 from dra.kube.client import KubeApi
-from dra.kube.reflector import Reflector
 from dra.resourceslices.nvidiadra import DEPLOY_LABEL
-from dra.resourceslices.resourceslices import object_name
 from kubeletplugin.daemon import daemon
 from kubeletplugin.errors import HostError
 from kubeletplugin.gpus.gpu import Conflict
 from kubeletplugin.gpus.node import NodeWatch, refuse_namesake
 from kubeletplugin.journal.entries import State
 from kubeletplugin.options import Options
-from kubeletplugin.publishing.slicewriter import SliceWriter
 from kubeletplugin.telemetry.reports import Reports
 from kubeletplugin.telemetry.telemetry import Telemetry
 from tests.dra.resourceslices.nvidiaslices import (
     counter_slice,
-    found_mig,
     future_mig,
     gpu,
     resource_slice,
@@ -126,20 +120,6 @@ def test_at_its_start_the_plugin_looks_before_it_removes_anything(
     wait_for("the janitor", rig.clean)
 
 
-def test_where_it_gives_out_what_it_finds_ours_are_still_removed(
-    rig: Rig, publish: Callable[..., None]
-) -> None:
-    ref = rig.claim(SLICE)
-    rig.prepared(ref)
-    publish(rig, gpu(1), found_mig(4))
-    wait_for("MigNode", lambda: reasons(rig) == [ACTIVE] * 2)
-    assert "MIG devices that it finds when it starts" in rig.refused(rig.claim(WAITING))
-    assert rig.unprepare(ref) == ""
-    assert rig.clean()
-    publish(rig)
-    wait_for("MigNode", lambda: reasons(rig) == ["", ""])
-
-
 @pytest.mark.parametrize(
     ("value", "reason"),
     # A pause of one of NVIDIA's programs is one of all: the GPUs are released.
@@ -152,23 +132,6 @@ def test_its_label_is_enough_and_false_ends_it(rig: Rig, value: str, reason: str
     label(rig, {DEPLOY_LABEL: "false"})
     wait_for("MigNode", lambda: reasons(rig) == ["", ""])
     rig.prepared(rig.claim(SLICE))
-
-
-def test_slices_of_other_nodes_and_other_drivers_are_nobodys_concern(
-    rig: Rig, publish: Callable[..., None]
-) -> None:
-    for each in (
-        resource_slice("elsewhere", *dynamic(), name=f"{rig.node}-a"),
-        resource_slice(rig.node, gpu(0), driver="compute-domain.nvidia.com", name=f"{rig.node}-b"),
-    ):
-        rig.api.create(RESOURCE_SLICES, each)
-    publish(rig, gpu(0))
-    wait_for("MigNode", lambda: reasons(rig) == [ACTIVE] * 2)
-    assert "gpu.nvidia.com: 1 GPUs)" in rig.refused(rig.claim(SLICE))
-    publish(rig)
-    wait_for("MigNode", lambda: reasons(rig) == ["", ""])
-    for name in ("a", "b"):
-        rig.api.delete(RESOURCE_SLICES, f"{rig.node}-{name}")
 
 
 def test_an_administrator_may_ignore_it(
@@ -206,59 +169,6 @@ class Seen:
 class _Silent:
     def emit(self, *_: Any, **__: Any) -> None:
         pass
-
-
-@pytest.fixture
-def hold(monkeypatch: pytest.MonkeyPatch) -> Callable[[Resource], threading.Event]:
-    """Holds up the list of a resource until the event that it returns is set."""
-
-    def hold(resource: Resource) -> threading.Event:
-        go, original = threading.Event(), Reflector._list
-
-        def late(self: Reflector) -> None:
-            if self.resource == resource:
-                go.wait()
-            original(self)
-
-        monkeypatch.setattr(Reflector, "_list", late)
-        return go
-
-    return hold
-
-
-def test_what_is_gone_before_it_is_watched_has_ended(
-    rig: Rig, publish: Callable[..., None], hold: Callable[[Resource], threading.Event]
-) -> None:
-    seen = Seen(rig)
-    publish(rig, *dynamic())
-    seen.watch.look()
-    assert [c is not None and c.frozen for c in seen.conflicts] == [True]
-    publish(rig)
-    nodes = hold(NODES)
-    seen.watch.start()
-    try:
-        wait_for("its end", lambda: seen.conflicts[1:] == [None])
-    finally:
-        nodes.set()
-        seen.watch.stop()
-
-
-def test_under_nvidias_own_name_the_plugins_slices_are_no_conflict(rig: Rig) -> None:
-    seen = Seen(rig, NVIDIA_DRIVER)
-    own = object_name(0, driver=NVIDIA_DRIVER, node=rig.node)
-    rig.api.create(RESOURCE_SLICES, resource_slice(rig.node, *dynamic(), name=own))
-    seen.watch.look()
-    seen.watch.start()
-    try:
-        wait_for("the Node", lambda: seen.watch._nodes.synced)
-        wait_for("the slices", lambda: seen.watch._slices.synced)
-        assert (seen.conflicts, seen.namesakes.is_set()) == ([], False)
-        label(rig, {DEPLOY_LABEL: "true"})
-        wait_for("the label", lambda: seen.conflicts)
-        assert not seen.namesakes.is_set()
-    finally:
-        seen.watch.stop()
-        rig.api.delete(RESOURCE_SLICES, own)
 
 
 @pytest.mark.parametrize("ignore", [False, True])
@@ -315,16 +225,3 @@ def test_slices_of_nvidias_are_refused_and_of_our_own_are_not(
     refuse_namesake(options, rig.api)
     rig.http.down = True
     refuse_namesake(options, KubeApi(rig.http))
-
-
-def test_slices_that_others_publish_under_the_name_are_not_touched(
-    rig: Rig, publish: Callable[..., None]
-) -> None:
-    publish(rig, *dynamic())
-    common: Any = SimpleNamespace(
-        api=rig.api,
-        options=SimpleNamespace(driver_name=NVIDIA_DRIVER, node_name=rig.node, field_manager="t"),
-    )
-    assert SliceWriter(common, owner=dict, known=Mock()).withdraw() == 0
-    selector = f"spec.nodeName={rig.node},spec.driver={NVIDIA_DRIVER}"
-    assert len(rig.api.list(RESOURCE_SLICES, field_selector=selector).items) == 2

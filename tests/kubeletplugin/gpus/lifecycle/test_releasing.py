@@ -9,9 +9,8 @@ import pytest
 
 from kubeletplugin.nvml.events import RESET_XIDS
 from sim.nvml.cabi import Return
-from sim.nvml.gpus.clients import HeldError
 from sim.nvml.machine import GpuSpec, Machine
-from sim.nvml.products import OTHERS, Variants
+from sim.nvml.products import Variants
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.releasing import (
     FIRST,
@@ -25,15 +24,6 @@ from tests.kubeletplugin.helpers.releasing import (
 )
 from tests.kubeletplugin.helpers.reported import events, reasons, verdict
 from tests.kubeletplugin.helpers.rig import A100, Rig
-
-
-def test_a_plugin_that_serves_keeps_its_gpus_from_being_reset(rig: Rig) -> None:
-    wait_for("the GPUs held", lambda: held(rig) == [0, 1])
-    with pytest.raises(HeldError):
-        rig.machine.reset_gpu(0)
-    assert rig.machine.ask_mig_mode(0, enabled=False) == Return.IN_USE
-    with pytest.raises(HeldError):
-        rig.machine.reload_driver()
 
 
 def test_a_drained_gpu_is_released_reset_and_taken_up_again(rig: Rig) -> None:
@@ -157,25 +147,6 @@ def test_a_drained_node_lets_go_of_the_driver(rig: Rig) -> None:
     assert rig.prepared(rig.claim(SECOND))
 
 
-def test_where_any_handle_holds_all_gpus_the_message_names_the_way_out(
-    make_rig: Callable[..., Rig],
-) -> None:
-    rig = make_rig()
-    rig.machine.configure(variants=OTHERS["one-handle-holds-all"])
-    rig.start()
-    drain(rig, "gpu-0")
-    wait_for("the GPU to be released", lambda: reasons(rig) == [RELEASED, ""])
-    assert rig.daemon is not None
-    rig.poll()  # takes the other's handle anew
-    wait_for("the GPUs held", lambda: held(rig) == [0, 1])
-    with pytest.raises(HeldError):
-        rig.machine.reset_gpu(0)
-    assert f"kubectl mig drain {rig.node}" in message(rig)
-    drain(rig)
-    wait_released(rig, 0, 1)
-    rig.machine.reset_gpu(0)
-
-
 @pytest.mark.parametrize("variants", [Variants(recovery_action="none")], ids=["by XID"])
 def test_a_sick_gpu_is_healthy_after_it_was_released_and_reset(rig: Rig) -> None:
     ref = rig.claim(FIRST)
@@ -255,19 +226,6 @@ def follow(rig: Rig, text: str) -> None:
         pytest.fail(f"nothing to do in: {text}")
     assert f"kubectl mig resume {rig.node} gpu-0" in words
     resume(rig)
-
-
-def test_mig_mode_can_be_turned_on_as_the_message_says(make_rig: Callable[..., Rig]) -> None:
-    rig = make_rig(GpuSpec(A100, mig=False))
-    rig.start()
-    ref = rig.claim(FIRST)
-    text = rig.refused(ref)
-    assert rig.machine.ask_mig_mode(0, enabled=True) == Return.IN_USE, "not without the drain"
-    with rig.machine.store.change() as state:
-        state.gpus[0].mig_pending = False
-    follow(rig, text)
-    wait_released(rig)
-    assert rig.prepared(ref)
 
 
 def test_a_pending_mode_is_brought_into_force_as_the_message_says(

@@ -8,25 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from dra.gpu.geometry import Placement
-from kubeletplugin.gpus.identity import FoundInstance, how_to_remove
+from kubeletplugin.gpus.identity import FoundInstance
 from kubeletplugin.host.processes import sees_processes
 from kubeletplugin.host.roots import Roots
 from kubeletplugin.journal.entries import Entry, State
 from kubeletplugin.nvml.errors import NotSupportedError
 from kubeletplugin.nvml.instances import GpuInstance, list_gpu_instances
-from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec
 from sim.nvml.products import OTHERS, Variants
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.gpus.lifecycle.test_managers import with_options
 from tests.kubeletplugin.gpus.lifecycle.test_migmode import H100, mode_changes
-from tests.kubeletplugin.helpers.gpubench import ELSEWHERE, NOT_FOUND, PLACE, GpuBench
+from tests.kubeletplugin.helpers.gpubench import ELSEWHERE, GpuBench
 from tests.kubeletplugin.helpers.reported import events, reasons
 from tests.kubeletplugin.helpers.rig import Rig
-
-PID = 4711
-
 
 GET_GI = "nvmlDeviceGetGpuInstanceById"
 
@@ -42,34 +37,6 @@ def others(bench: GpuBench, entry: Entry) -> FoundInstance:
     assert bench.hardware.identity.own_instance(entry) is None
     assert not bench.hardware.identity.is_whole(entry)
     return found
-
-
-OWN: dict[str, tuple[dict[str, object], bool]] = {
-    "with all ids": ({}, True),
-    "without the id of its compute instance": ({"ci_id": None}, False),
-    "before its compute instance was recorded": (
-        {"state": State.GI_CREATED, "ci_id": None, "mig_uuid": ""},
-        False,
-    ),
-    "on its way out": ({"state": State.DESTROYING, "ci_id": None}, False),
-}
-
-
-BARE: dict[str, dict[str, object]] = {
-    "half made": {"state": State.GI_CREATED, "ci_id": None, "mig_uuid": ""},
-    "on its way out": {"state": State.DESTROYING, "ci_id": None},
-    "left over": {"state": State.LEFTOVER, "ci_id": None},
-}
-
-
-@pytest.mark.parametrize("case", BARE)
-def test_without_its_compute_instance_it_is_its_own_where_that_may_be_and_never_whole(
-    bench: GpuBench, case: str
-) -> None:
-    entry = replace(bench.made("a", State.PREPARED), **BARE[case])  # type: ignore[arg-type]
-    bench.destroy_compute_instances(entry)
-    assert bench.hardware.identity.own_instance(entry) == GpuInstance(entry.gi_id or 0, 19, PLACE)
-    assert not bench.hardware.identity.is_whole(entry)
 
 
 NOT_THERE: dict[str, dict[str, object]] = {
@@ -91,29 +58,7 @@ def test_what_does_not_agree_with_the_record_is_neither_its_own_nor_in_doubt(
     assert bench.hardware.identity.find_own_instance(entry) == FoundInstance()
 
 
-def test_one_wrong_answer_gives_no_instance_up(bench: GpuBench) -> None:
-    entry = bench.made("a", State.PREPARED)
-    bench.machine.inject(Fault(function=GET_GI, action="return", code=NOT_FOUND, times=1))
-    assert bench.hardware.identity.own_instance(entry) == GpuInstance(entry.gi_id or 0, 19, PLACE)
-
-
 BARE_WHY = "but its compute instance is not in it"
-
-
-STRANGE_WHY = "but another compute instance is in it"
-
-
-def test_one_that_took_its_place_is_of_another(bench: GpuBench) -> None:
-    entry = bench.made("a", State.PREPARED)
-    bench.remake(entry)
-    (made,) = bench.machine.gpu(0).gpu_instances
-    found = others(bench, entry)
-    assert found.other == (
-        f"GPU instance {entry.gi_id} of GPU {entry.gpu} (with {made.compute_instances[0].uuid}) "
-        f"lies where {entry.device} of claim default/a was made with {entry.mig_uuid}, "
-        f"{STRANGE_WHY}"
-    )
-    assert found.remedy == how_to_remove(entry.gpu, entry.gi_id or 0)
 
 
 @pytest.mark.parametrize("state", [State.PREPARED, State.LOST, State.LEFTOVER, State.TOMBSTONE])
@@ -125,21 +70,6 @@ def test_one_that_lacks_the_compute_instance_that_nobody_destroyed_is_of_another
     found = others(bench, entry)
     assert "(with no compute instance) lies" in found.other
     assert found.other.endswith(BARE_WHY)
-
-
-def test_several_compute_instances_are_of_others_unless_the_recorded_one_is_among_them(
-    bench: GpuBench,
-) -> None:
-    found = bench.machine.create_slice(0, "2g.10gb", start=4, compute=False)
-    changes = {"profile_id": 14, "placement": Placement(4, 2), "gi_id": found.gpu_instance}
-    entry = replace(bench.entry("a", state=State.GI_CREATED), **changes)  # type: ignore[arg-type]
-    bench.add_compute_instances(found.gpu_instance, count=2)
-    ours, theirs = bench.machine.gpu(0).gpu_instances[0].compute_instances
-    seen = others(bench, entry)
-    assert seen.other.endswith(STRANGE_WHY)
-    assert f"(with {ours.uuid}, {theirs.uuid}) lies where {entry.device} of claim" in seen.other
-    entry = replace(entry, state=State.PREPARED, ci_id=theirs.id, mig_uuid=theirs.uuid)
-    assert bench.hardware.identity.is_whole(entry)
 
 
 @pytest.mark.parametrize("state", [s for s in State if s is not State.CI_DESTROYED])
@@ -160,9 +90,6 @@ NOT_SUPPORTED = 3
 
 
 MIG_MODE = "nvmlDeviceGetMigMode"
-
-
-MODES = {"on": True, "off": False}
 
 
 def test_a_gpu_that_has_forgotten_that_it_has_mig_is_not_believed(bench: GpuBench) -> None:
@@ -191,16 +118,6 @@ def test_an_entry_that_differs_in_boot_id_or_place_owns_no_instance(
     assert bench.identity.owners(present(bench), [other]) == {}
 
 
-def test_owners_are_the_entries_of_instances_and_others_have_none(bench: GpuBench) -> None:
-    bench.machine.create_slice(0, "2g.10gb", start=2)
-    remade = bench.made("remade", State.PREPARED, ELSEWHERE)
-    bench.remake(remade)
-    entry = bench.made("a", State.PREPARED)
-    entries = [bench.entry("elsewhere", gi_id=99), remade, entry]
-    assert len(present(bench)) == 3
-    assert bench.hardware.identity.owners(present(bench), entries) == {entry.gi_id: entry}
-
-
 # -- processes that NVML does not name, because the plugin is in a pid namespace of its own
 
 
@@ -213,18 +130,6 @@ HIDDEN = OTHERS["processes-hidden"]
 def roots(host: Path) -> Roots:
     nowhere = Path("/nowhere")
     return Roots(host=host, driver=Path("/"), cdi=nowhere, kubelet=nowhere, state=nowhere)
-
-
-def first_process(host: Path, namespace: str) -> None:
-    (host / "proc/1/ns").mkdir(parents=True)
-    (host / "proc/1/ns/pid").symlink_to(namespace)
-
-
-def test_processes_are_seen_from_the_namespace_of_the_nodes_first_process(tmp_path: Path) -> None:
-    first_process(tmp_path / "same", str(Path("/proc/self/ns/pid").readlink()))
-    assert sees_processes(roots(tmp_path / "same"))
-    first_process(tmp_path / "other", "pid:[4026539999]")
-    assert not sees_processes(roots(tmp_path / "other"))
 
 
 @pytest.mark.parametrize(
@@ -258,23 +163,6 @@ def test_without_the_hosts_pid_namespace_no_mode_is_changed(
     assert "hostPID" in dict(events(rig, rig.node))["MIGModeLeftOff"]
     assert reasons(rig) == ["MIGDisabled"]
     assert mode_changes(rig) == 0
-
-
-@pytest.mark.usefixtures("short_patience")
-def test_processes_that_cannot_be_named_are_said_to_be_so(make_rig: Callable[..., Rig]) -> None:
-    rig = hidden(make_rig)
-    rig.start()
-    ref = rig.claim(SLICE)
-    rig.prepared(ref)
-    [instance] = rig.machine.gpu(0).gpu_instances
-    [compute] = instance.compute_instances
-    rig.machine.start_process(0, 4711, gpu_instance=instance.id, compute_instance=compute.id)
-    assert rig.unprepare(ref) == ""
-    wait_for("the event", lambda: "SliceInUse" in dict(events(rig, ref.name)))
-    text = dict(events(rig, ref.name))["SliceInUse"]
-    assert "cannot be named" in text
-    assert "hostPID" in text
-    assert rig.slices() == [(0, "1g.5gb", 4, True)], "what is in use is not destroyed"
 
 
 @pytest.mark.usefixtures("short_patience")

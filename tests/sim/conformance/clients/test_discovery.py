@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.sim.conformance.helpers.builders import DRA, allocation, claim
-from tests.sim.conformance.helpers.client import AS_TABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from tests.sim.conformance.helpers.client import Api
-
-
-Obj = dict[str, Any]
-
-
-def test_the_version_is_1_36(api: Api) -> None:
-    version = api.get("/version").ok()
-    assert (version["major"], version["minor"]) == ("1", "36")
-    assert version["gitVersion"].startswith("v1.36.")
 
 
 @pytest.mark.parametrize(
@@ -59,14 +48,6 @@ def test_resources_are_listed(
         assert set(found["verbs"]) >= wanted
 
 
-def rows(api: Api, path: str) -> dict[str, dict[str, Any]]:
-    table = api.get(path, headers={"Accept": AS_TABLE}).ok()
-    assert (table["kind"], table["apiVersion"]) == ("Table", "meta.k8s.io/v1")
-    names = [column["name"] for column in table["columnDefinitions"]]
-    found = [dict(zip(names, row["cells"], strict=True)) for row in table["rows"]]
-    return {row["Name"]: row for row in found}
-
-
 # -- the official Python client, with its models and with dicts
 
 
@@ -93,22 +74,3 @@ def test_models_allocate_a_claim(client: Any, connection: Any, namespace: str) -
     with pytest.raises(client.ApiException) as refused:
         api.patch_namespaced_resource_claim_status("c", namespace, changed)
     assert refused.value.status == 422
-
-
-def test_models_hold_a_lease(client: Any, connection: Any, namespace: str) -> None:
-    api = client.CoordinationV1Api(connection)
-    now = dt.datetime.now(dt.UTC)
-    spec = client.V1LeaseSpec(holder_identity="me", lease_duration_seconds=15, renew_time=now)
-    lease = client.V1Lease(metadata=client.V1ObjectMeta(name="l"), spec=spec)
-    created = api.create_namespaced_lease(namespace, lease)
-    created.spec.holder_identity = "you"
-    assert api.replace_namespaced_lease("l", namespace, created).spec.holder_identity == "you"
-    with pytest.raises(client.ApiException) as stale:
-        api.replace_namespaced_lease("l", namespace, created)
-    assert (stale.value.status, stale.value.reason) == (409, "Conflict")
-
-
-def test_its_versions_and_groups(client: Any, connection: Any) -> None:
-    assert client.VersionApi(connection).get_code().minor == "36"
-    groups = {group.name for group in client.ApisApi(connection).get_api_versions().groups}
-    assert "resource.k8s.io" in groups

@@ -17,7 +17,7 @@ from tests.helpers.waiting import PATIENCE
 from tests.sim.conformance.helpers.builders import claim, config_map, pod
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from tests.sim.conformance.helpers.client import Api
 
@@ -55,27 +55,6 @@ def kubectl(command: list[str]) -> Callable[..., str]:
     return run
 
 
-@pytest.fixture
-def following(command: list[str]) -> Iterator[Callable[..., Iterator[str]]]:
-    """Start kubectl with some arguments; gives its lines as they come, and ends it at last."""
-    started: list[subprocess.Popen[str]] = []
-
-    def run(*arguments: str) -> Iterator[str]:
-        started.append(
-            subprocess.Popen(
-                [*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-            )
-        )
-        output = started[-1].stdout
-        assert output is not None
-        return output
-
-    yield run
-    for process in started:
-        process.kill()
-        process.communicate()
-
-
 def test_apply_creates_configures_and_leaves_alone(
     kubectl: Callable[..., str], namespace: str
 ) -> None:
@@ -89,16 +68,6 @@ def test_apply_creates_configures_and_leaves_alone(
     assert found["data"] == {"other": "2"}
 
 
-def test_apply_on_the_server_side(kubectl: Callable[..., str], namespace: str) -> None:
-    command = ("apply", "-n", namespace, "--server-side", "-f", "-")
-    assert kubectl(*command, stdin=[config_map("m", x="1")]) == "configmap/m serverside-applied\n"
-    other = (*command[:-2], "--field-manager=other", "-f", "-")
-    said = kubectl(*other, stdin=[config_map("m", x="2")], fails=True)
-    assert 'conflict with "kubectl": .data.x' in said
-    forced = (*other[:-2], "--force-conflicts", "-f", "-")
-    kubectl(*forced, stdin=[config_map("m", x="2")])
-
-
 def test_get_prints_tables(api: Api, kubectl: Callable[..., str], namespace: str) -> None:
     api.post(f"/api/v1/namespaces/{namespace}/pods", pod("p")).ok()
     api.post(f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims", claim("c")).ok()
@@ -109,20 +78,6 @@ def test_get_prints_tables(api: Api, kubectl: Callable[..., str], namespace: str
     assert header.split() == ["NAME", "STATE", "AGE"]
     assert row.split()[:2] == ["c", "pending"]
     assert yaml.safe_load(kubectl("get", "-n", namespace, "pod", "p", "-o", "yaml"))["spec"]
-
-
-def test_patch_label_and_annotate(kubectl: Callable[..., str], namespace: str) -> None:
-    kubectl("apply", "-n", namespace, "-f", "-", stdin=[config_map("m", x="1")])
-    target = ("-n", namespace, "configmap", "m")
-    kubectl("patch", *target, "--type=merge", "-p", '{"data":{"x":"2"}}')
-    kubectl("patch", *target, "--type=json", "-p", '[{"op":"add","path":"/data/y","value":"3"}]')
-    kubectl("patch", *target, "-p", '{"data":{"z":"4"}}')
-    kubectl("label", *target, "a=b")
-    kubectl("annotate", *target, "c=d")
-    found = json.loads(kubectl("get", *target, "-o", "json"))
-    assert found["data"] == {"x": "2", "y": "3", "z": "4"}
-    assert found["metadata"]["labels"] == {"a": "b"}
-    assert found["metadata"]["annotations"]["c"] == "d"
 
 
 def test_wait_sees_conditions_and_deletions(
@@ -138,17 +93,6 @@ def test_wait_sees_conditions_and_deletions(
     assert phase == "pod/p condition met\n"
     kubectl("delete", "-n", namespace, "pod", "p", "--wait=false")
     assert kubectl("wait", *target, "--for=delete", fails=False) in ("", "pod/p condition met\n")
-
-
-def test_delete_waits_until_the_object_is_gone(
-    api: Api, kubectl: Callable[..., str], namespace: str
-) -> None:
-    path = f"/api/v1/namespaces/{namespace}/configmaps"
-    api.post(path, config_map("m")).ok()
-    said = kubectl("delete", "-n", namespace, "cm", "m", "--timeout=90s")
-    assert 'configmap "m" deleted' in said
-    api.get(f"{path}/m").refused(404)
-    assert "not found" in kubectl("delete", "-n", namespace, "cm", "m", fails=True)
 
 
 def test_a_workload_is_scaled_and_shown_and_one_that_selects_other_pods_refused(

@@ -26,7 +26,6 @@ MERGE = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 APPLY = "application/apply-patch+yaml"
-AS_TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 
 
 @dataclass(frozen=True)

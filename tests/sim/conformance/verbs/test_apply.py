@@ -51,18 +51,6 @@ def owners(obj: Obj) -> dict[tuple[str, str], Obj]:
     return {(entry["manager"], entry["operation"]): entry["fieldsV1"] for entry in entries}
 
 
-def test_an_apply_creates_what_is_absent(api: Api, path: str) -> None:
-    answer = api.apply(path, config_map("a", x="1"))
-    assert answer.code == 201
-    assert owners(answer.ok()) == {("me", "Apply"): {"f:data": {"f:x": {}}}}
-    assert api.apply(path, config_map("a", x="1")).code == 200
-
-
-def test_an_apply_that_changes_nothing_writes_nothing(api: Api, path: str) -> None:
-    first = api.apply(path, config_map("a", x="1")).ok()
-    assert api.apply(path, config_map("a", x="1")).ok() == first
-
-
 def test_what_is_no_longer_applied_is_removed(api: Api, path: str) -> None:
     api.apply(path, config_map("a", x="1", y="2")).ok()
     assert api.apply(path, config_map("a", x="1")).ok()["data"] == {"x": "1"}
@@ -87,16 +75,6 @@ def test_a_field_of_another_manager_conflicts(api: Api, path: str) -> None:
     assert (cause["reason"], cause["field"]) == ("FieldManagerConflict", ".data.x")
 
 
-def test_force_takes_the_field_over(api: Api, path: str) -> None:
-    api.apply(path, config_map("a", x="1", y="1"), manager="me").ok()
-    forced = api.apply(path, config_map("a", x="2"), manager="you", force=True).ok()
-    assert forced["data"] == {"x": "2", "y": "1"}
-    assert owners(forced) == {
-        ("me", "Apply"): {"f:data": {"f:y": {}}},
-        ("you", "Apply"): {"f:data": {"f:x": {}}},
-    }
-
-
 def test_two_drivers_write_their_devices_into_one_claim(api: Api, a_claim: str) -> None:
     first = device_status("d-0", data={"uuid": "MIG-0"}, conditions=[condition()])
     second = device_status("d-1", data={"uuid": "MIG-1"})
@@ -105,13 +83,6 @@ def test_two_drivers_write_their_devices_into_one_claim(api: Api, a_claim: str) 
     assert [d["device"] for d in both["status"]["devices"]] == ["d-0", "d-1"]
     rest = api.apply(a_claim, claim_status(), manager="one").ok()
     assert [d["device"] for d in rest["status"]["devices"]] == ["d-1"]
-
-
-def test_the_keys_of_a_device_are_driver_pool_and_device(api: Api, a_claim: str) -> None:
-    applied = api.apply(a_claim, claim_status(device_status("d-0"))).ok()
-    fields = owners(applied)["me", "Apply"]["f:status"]["f:devices"]
-    key = 'k:{"device":"d-0","driver":"mig.dra.dev","pool":"node-a"}'
-    assert fields == {key: {".": {}, "f:device": {}, "f:driver": {}, "f:pool": {}}}
 
 
 def test_conditions_of_a_device_merge_by_type(api: Api, a_claim: str) -> None:

@@ -34,18 +34,6 @@ def pods(namespace: str) -> str:
     return f"/api/v1/namespaces/{namespace}/pods"
 
 
-def test_a_deleted_object_is_gone(api: Api, maps: str) -> None:
-    api.post(maps, config_map("a")).ok()
-    api.delete(f"{maps}/a").ok()
-    api.get(f"{maps}/a").refused(404)
-    api.delete(f"{maps}/a").refused(404, "NotFound")
-
-
-def test_a_deleted_claim_is_given_back(api: Api, claims: str) -> None:
-    created = api.post(claims, claim("a")).ok()
-    assert api.delete(f"{claims}/a").ok()["metadata"]["uid"] == created["metadata"]["uid"]
-
-
 def test_a_finalizer_holds_the_object_until_it_is_removed(api: Api, claims: str) -> None:
     body = claim("a")
     body["metadata"]["finalizers"] = [FINALIZER, "other.dev/x"]
@@ -75,12 +63,6 @@ def test_a_replacement_under_the_same_name_is_not_deleted_in_its_place(
     api.delete(f"{claims}/a", {"preconditions": exact}).ok()
 
 
-def test_a_pod_without_node_goes_at_once(api: Api, pods: str) -> None:
-    api.post(pods, pod("a")).ok()
-    api.delete(f"{pods}/a").ok()
-    api.get(f"{pods}/a").refused(404)
-
-
 def test_a_pod_on_a_node_waits_for_its_kubelet(api: Api, pods: str) -> None:
     api.post(pods, pod("a", nodeName="node-a")).ok()
     leaving = api.delete(f"{pods}/a").ok()["metadata"]
@@ -90,13 +72,6 @@ def test_a_pod_on_a_node_waits_for_its_kubelet(api: Api, pods: str) -> None:
     api.get(f"{pods}/a").ok()
     # The kubelet's own delete.
     api.delete(f"{pods}/a", {"gracePeriodSeconds": 0}).ok()
-    api.get(f"{pods}/a").refused(404)
-
-
-def test_an_eviction_deletes(api: Api, pods: str) -> None:
-    api.post(pods, pod("a")).ok()
-    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "a"}}
-    assert api.post(f"{pods}/a/eviction", body).code == 201
     api.get(f"{pods}/a").refused(404)
 
 
@@ -148,26 +123,6 @@ def test_changes_after_a_list_are_seen_in_order(api: Api, path: str) -> None:
         assert watch.next().seen == ("MODIFIED", "a")
         api.delete(f"{path}/a").ok()
         assert watch.next().seen == ("DELETED", "a")
-
-
-def test_a_deletion_carries_the_last_state_under_a_new_version(api: Api, path: str) -> None:
-    created = api.post(path, claim("a")).ok()
-    with watch_from_now(api, path) as watch:
-        api.delete(f"{path}/a").ok()
-        gone = watch.next()
-    assert gone.type == "DELETED"
-    assert gone.object["spec"] == created["spec"]
-    before, after = created["metadata"]["resourceVersion"], gone.object["metadata"]
-    assert int(after["resourceVersion"]) > int(before)
-
-
-def test_a_watch_resumes_where_another_ended(api: Api, path: str) -> None:
-    api.post(path, claim("a")).ok()
-    version = api.get(f"{path}/a").ok()["metadata"]["resourceVersion"]
-    for name in ("b", "c"):
-        api.post(path, claim(name)).ok()
-    with api.watch(path, resourceVersion=version, timeoutSeconds=900) as watch:
-        assert [watch.next().seen, watch.next().seen] == [("ADDED", "b"), ("ADDED", "c")]
 
 
 def test_objects_enter_and_leave_a_label_selection(api: Api, path: str) -> None:
