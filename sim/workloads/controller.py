@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 class WorkloadController:
-    """Follows the objects of ``RULES``, their pods and the nodes, in all namespaces.
+    """Follows the objects of ``RULES``, all pods and the nodes, in all namespaces.
 
     What an object controls goes after it by the API server's garbage collection.
     """
@@ -65,6 +65,8 @@ class WorkloadController:
         if resource == NODES:
             every = (each["metadata"] for each in self._mirrors[DAEMON_SETS].store.list())
             keys = [(DAEMON_SETS, own["namespace"], own["name"]) for own in every]
+            if change.new is None:
+                self._queue.add(f"{NODES.kind} - {metadata['name']}")
         for kind, namespace, name in keys:
             if kind in RULES:
                 self._queue.add(f"{kind.kind} {namespace} {name}")
@@ -73,6 +75,9 @@ class WorkloadController:
         if not all(mirror.wait_synced(60.0) for mirror in self._mirrors.values()):
             raise TimeoutError("the objects could not be listed within 60 s")
         kind, namespace, name = key.split(" ")
+        if kind == NODES.kind:
+            self._collect(name)
+            return None
         resource = _KINDS[kind]
         owner = self._mirrors[resource].store.get(name, namespace)
         try:
@@ -85,6 +90,17 @@ class WorkloadController:
         except ObjectNotFoundError as error:
             _log.debug("%s: %s", key, error)
             return None
+
+    def _collect(self, node: str) -> None:
+        """Delete the pods of a node that is gone, as kube-controller-manager does after a while."""
+        if self._mirrors[NODES].store.get(node) is not None:
+            return
+        for pod in self._api.list(PODS).items:
+            if pod["spec"].get("nodeName") == node:
+                own = pod["metadata"]
+                self._api.delete(
+                    PODS, own["name"], namespace=own["namespace"], uid=own["uid"], grace_seconds=0
+                )
 
     def _mirrored(self, resource: Resource, namespace: str) -> list[Obj]:
         found = self._mirrors[resource].store.list()

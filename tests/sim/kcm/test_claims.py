@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from dra.claims.claims import POD_CLAIM, SCHEDULER_FINALIZER
-from dra.common.resources import PODS, RESOURCE_CLAIMS, Obj
+from dra.common.resources import NODES, PODS, RESOURCE_CLAIMS, Obj
 from dra.kube.client import KubeApi
 from sim.kcm import ClaimController
+from sim.workloads.controller import WorkloadController
+from tests.controller.helpers.objects import node
 from tests.helpers.waiting import wait_for
 from tests.sim import standins
 from tests.sim.standins import allocate, get_claim, get_pod, gone, holds_for
@@ -97,3 +99,22 @@ def test_a_template_claim_is_deleted_when_its_pod_is_done_and_waits_for_our_fina
     assert "allocation" in get_claim(api, name)["status"]
     _finalize(api, name)
     wait_for("the end", lambda: gone(lambda: get_claim(api, name)))
+
+
+def test_pods_of_a_node_that_is_gone_go_too(api: KubeApi) -> None:
+    running = WorkloadController(api)
+    running.start()
+    for name in ("kept", "gone"):
+        api.create(NODES, node(name))
+        api.create(PODS, standins.pod(f"on-{name}", node=name))
+    api.delete(PODS, "on-gone", namespace="default")  # no kubelet ends it
+    api.delete(NODES, "gone")
+
+    def pods() -> list[str]:
+        return [pod["metadata"]["name"] for pod in api.list(PODS).items]
+
+    try:
+        wait_for("one pod", lambda: pods() == ["on-kept"])
+    finally:
+        running.stop()
+        standins.wipe(api, (PODS, NODES))
