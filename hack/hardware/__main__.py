@@ -28,16 +28,17 @@ from dra.gpu.inventory import Gpu
 from dra.gpu.mignode import from_mignode
 from dra.gpu.names import mig_device
 from hack.hardware import answers
-from hack.hardware.container import PROBE, Added, Containers
+from hack.hardware.container import COMMAND_SECONDS, PROBE, Added, Containers
 from hack.hardware.node import Node, running
 from kubeletplugin.nvml.errors import NvmlError
 from sim.kubelet.plugins import KubeletError
 from sim.processes import ClusterError
 
 _WHOLE_SECONDS = 480.0
-_COMMAND_SECONDS = 60.0
 _NEEDED = "libnvidia-ptxjitcompiler"
 """Without it a kernel that is not compiled for the GPU cannot be loaded."""
+_PROBE = (str(Path(sys.executable).resolve()), f"/{PROBE.name}")
+"""The command of the probe in a container."""
 _MPS_LIMITS = {"activeThreadPercentage": 50, "pinnedDeviceMemoryLimit": "1Gi"}
 _FAILURES = (ClusterError, KubeletError, NvmlError, OSError, subprocess.SubprocessError)
 
@@ -54,7 +55,7 @@ class Report:
             "machine": f"{platform.machine()}, Linux {platform.release()}, {os.cpu_count()} cores",
         }
 
-    def part(self, name: str, act: Callable[[], Any], *, shown: bool = True) -> Any:
+    def part(self, name: str, act: Callable[[], Any]) -> Any:
         """Do one part of the work, unless the time is over; its result, None where it failed."""
         began = time.monotonic()
         result: Any = None
@@ -63,7 +64,7 @@ class Report:
         else:
             try:
                 result = act()
-                row = {"found": result} if shown else {}
+                row = {"found": result}
             except _FAILURES as error:
                 row = {"failed": f"{type(error).__name__}: {error}"}
         row["seconds"] = round(time.monotonic() - began, 1)
@@ -105,11 +106,7 @@ def main(output: Path, **given: Any) -> None:
     with tempfile.TemporaryDirectory(prefix="h", dir="/tmp") as folder:
         root = Path(folder)
         report.part("check", partial(_check, root, asked))
-        containers = report.part(
-            "containers", partial(Containers, root, asked.host_root), shown=False
-        )
-        if containers is not None:
-            report.part("node program", partial(_node, report, root, asked, containers))
+        report.part("node program", partial(_node, report, root, asked))
     click.echo(f"all of it is in {output}")
 
 
@@ -125,8 +122,9 @@ def _check(root: Path, asked: Asked) -> Any:
     return json.loads(path.read_bytes())
 
 
-def _node(report: Report, root: Path, asked: Asked, containers: Containers) -> Any:
+def _node(report: Report, root: Path, asked: Asked) -> Any:
     """All parts that need the node program."""
+    containers = Containers(root, asked.host_root)
     with running(root, asked.host_root, asked.flags, containers) as (node, shown):
         began, before = time.monotonic(), node.size()
         gpus = from_mignode(shown).gpus
@@ -162,7 +160,7 @@ def _in_containers(node: Node, containers: Containers, device: str, *, lacking: 
     with node.prepared(device) as (added, took):
         found = {
             "added": asdict(added),
-            "nvidia-smi": _run(containers, ["nvidia-smi", "-L"], added),
+            "nvidia-smi": containers.run(["nvidia-smi", "-L"], added),
             "compute": _probe(containers, "compute", added),
             "instances": answers.of_instances(),
         }
@@ -177,23 +175,19 @@ def _mps(node: Node, containers: Containers, device: str) -> Any:
     sharing = {"strategy": "MPS", "mps": _MPS_LIMITS}
     parameters = {"apiVersion": "mig.dra.dev/v1alpha1", "kind": "GpuConfig", "sharing": sharing}
     with node.prepared(device, parameters) as (added, took):
-        held = containers.start([*_python(), "hold"], added)
+        held = containers.start([*_PROBE, "hold"], added)
         found = {
             "limits": _MPS_LIMITS,
             "compute beside another": _probe(containers, "compute", added),
             "memory beside another": _probe(containers, "memory", added),
         }
-        output, _ = held.communicate(timeout=_COMMAND_SECONDS)  # which ends its input
+        output, _ = held.communicate(timeout=COMMAND_SECONDS)  # which ends its input
         found["the other"] = _read(output)
     return {**found, "milliseconds": took}
 
 
-def _python() -> list[str]:
-    return [str(Path(sys.executable).resolve()), f"/{PROBE.name}"]
-
-
 def _probe(containers: Containers, what: str, added: Added) -> Any:
-    return _read(_run(containers, [*_python(), what], added)["output"])
+    return _read(containers.run([*_PROBE, what], added)["output"])
 
 
 def _read(output: str) -> Any:
@@ -201,11 +195,6 @@ def _read(output: str) -> Any:
         return json.loads(output.splitlines()[-1])
     except (ValueError, IndexError):
         return {"failed": output}
-
-
-def _run(containers: Containers, command: Sequence[str], added: Added) -> dict[str, Any]:
-    done = containers.run(command, added, seconds=_COMMAND_SECONDS)
-    return {"code": done.returncode, "output": done.stdout.strip()}
 
 
 if __name__ == "__main__":

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any
 
 import pynvml
 
-from dra.gpu.geometry import Placement
 from kubeletplugin.check.report import Stopwatch
 from kubeletplugin.nvml.errors import NvmlError
 from kubeletplugin.nvml.events import GpuEvents
@@ -69,10 +68,8 @@ def of_instances() -> list[dict[str, Any]]:
 def _session(watch: Stopwatch) -> Iterator[Session]:
     session = Session(seconds=10.0, on_call=watch)
     session.open()
-    try:
+    with closing(session):
         yield session
-    finally:
-        session.close()
 
 
 def _handles(session: Session) -> Iterator[Any]:
@@ -108,8 +105,8 @@ def _asked(session: Session, device: Any, gpu: str) -> Iterator[tuple[int, Any]]
 def _seen(session: Session, device: Any, info: Any, *, gpu: str) -> dict[str, Any]:
     row: dict[str, Any] = {own: int(getattr(info, field)) for field, own in _FIELDS.items()}
     row["name"] = profile_name(info)
-    places = _tried(lambda: read_placements(session, device, info.id, gpu=gpu))
-    row["placements"] = places if isinstance(places, str) else sorted(map(_pair, places))
+    read = partial(read_placements, session, device, info.id, gpu=gpu)
+    row["placements"] = _tried(lambda: sorted([each.start, each.size] for each in read()))
     return row
 
 
@@ -144,7 +141,3 @@ def _tried(ask: Callable[[], Any]) -> Any:
         return ask()
     except NvmlError as error:
         return str(error)
-
-
-def _pair(place: Placement) -> list[int]:
-    return [place.start, place.size]

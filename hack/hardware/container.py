@@ -14,12 +14,13 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 PROBE = Path(__file__).parent / "probe.py"
+COMMAND_SECONDS = 60.0
 _TOOLS = ("sh", "cat", "ln", "mkdir", "mkfifo", "mknod", "mv", "rm", "sleep")
 _BESIDE_LIBC = ("libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1")
 """Of the C library; libcuda needs them, and every image has them."""
@@ -72,19 +73,20 @@ class Added:
 
 def of_devices(edits: Iterable[Mapping[str, Any]]) -> Added:
     """The additions of CDI specs' containerEdits; the driver's device nodes have numbers."""
-    env: list[str] = []
-    nodes: dict[str, tuple[int, int]] = {}
-    mounts: list[tuple[str, str, str]] = []
-    hooks: list[Mapping[str, Any]] = []
-    for each in edits:
-        env += each.get("env", ())
-        hooks += each.get("hooks", ())
-        for node in each.get("deviceNodes", ()):
-            nodes[node["path"]] = node["major"], node.get("minor", 0)
-        for mount in each.get("mounts", ()):
-            mode = "rw" if "rw" in mount.get("options", ()) else "ro"
-            mounts.append((mount["hostPath"], mount["containerPath"], mode))
-    return Added(tuple(env), nodes, tuple(mounts), tuple(hooks))
+    listed = list(edits)
+
+    def all_of(kind: str) -> Iterator[Any]:
+        return (each for edit in listed for each in edit.get(kind, ()))
+
+    return Added(
+        env=tuple(all_of("env")),
+        nodes={n["path"]: (n["major"], n.get("minor", 0)) for n in all_of("deviceNodes")},
+        mounts=tuple(
+            (m["hostPath"], m["containerPath"], "rw" if "rw" in m.get("options", ()) else "ro")
+            for m in all_of("mounts")
+        ),
+        hooks=tuple(all_of("hooks")),
+    )
 
 
 class Containers:
@@ -99,26 +101,23 @@ class Containers:
         self._runc = shutil.which("runc")
         self.way = "runc" if self._runc else "unshare, as no runc is on the PATH"
         if self._runc:
-            tried = self.run(["sh", "-c", "exit 0"], Added(), seconds=30)
-            if tried.returncode:
-                self._runc, self.way = None, f"unshare, as runc failed: {tried.stdout.strip()}"
+            tried = self.run(["sh", "-c", "exit 0"], Added())
+            if tried["code"]:
+                self._runc, self.way = None, f"unshare, as runc failed: {tried['output']}"
 
-    def run(
-        self, command: Sequence[str], added: Added, *, seconds: float
-    ) -> subprocess.CompletedProcess[str]:
-        """Run a command to its end; standard error is in its standard output.
+    def run(self, command: Sequence[str], added: Added) -> dict[str, Any]:
+        """The code of a command that is run to its end, and its output with standard error.
 
-        A command that takes longer is ended; its code is then 124.
+        A command that takes longer than ``COMMAND_SECONDS`` is ended; its code is then 124.
         """
         process = self.start(command, added)
         try:
-            output, _ = process.communicate(timeout=seconds)
-            code = process.returncode
+            output, _ = process.communicate(timeout=COMMAND_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
             output, _ = process.communicate()
-            code, output = 124, f"{output}\nended after {seconds:g} s"
-        return subprocess.CompletedProcess(list(command), code, output)
+            return {"code": 124, "output": f"{output}\nended after {COMMAND_SECONDS:g} s"}
+        return {"code": process.returncode, "output": output.strip()}
 
     def start(
         self, command: Sequence[str], added: Added, *, privileged: bool = False
@@ -131,7 +130,7 @@ class Containers:
         root = self._folder / f"c{self._count}"
         shutil.copytree(self._image, root, symlinks=True, copy_function=os.link)
         nodes = {**_NODES, **added.nodes}
-        mounts = [(self._found(host), own, mode) for host, own, mode in added.mounts]
+        mounts = ((self._found(host), own, mode) for host, own, mode in added.mounts)
         added = replace(added, mounts=tuple(mounts))
         if self._runc and not privileged:
             bundle = self._folder / f"{root.name}.bundle"
@@ -186,12 +185,7 @@ def _config(
     env, root_user = [path, *added.env], {"uid": 0, "gid": 0}
     return {
         "ociVersion": "1.0.2",
-        "process": {
-            "user": root_user,
-            "args": list(command),
-            "env": env,
-            "cwd": "/",
-        },
+        "process": {"user": root_user, "args": list(command), "env": env, "cwd": "/"},
         "root": {"path": str(root)},
         "hooks": hooks,
         "mounts": mounts,
@@ -213,9 +207,8 @@ def _config(
 
 def _make_image(image: Path) -> None:
     """Copy Python, a shell and a few tools with all that the loader needs for them."""
-    for name in ("dev", "proc", "tmp", "etc"):
+    for name in ("dev", "proc", "tmp", "etc", "usr/bin"):
         (image / name).mkdir(parents=True)
-    (image / "usr/bin").mkdir(parents=True)
     (image / "bin").symlink_to("usr/bin")
     python = Path(sys.executable).resolve()
     imported = subprocess.run(
@@ -235,9 +228,9 @@ def _make_image(image: Path) -> None:
         # In one directory, which every loader searches: the image has no ld.so.cache.
         own = Path(path) if home is None or not name else home / name
         _copy(Path(path), _below(image, own))
-    for name in _BESIDE_LIBC if home else ():
-        if home and (home / name).exists():
-            _copy(home / name, _below(image, home / name))
+    for path in (home / name for name in _BESIDE_LIBC if home):
+        if path.exists():
+            _copy(path, _below(image, path))
     shutil.copy(PROBE, image / PROBE.name)
 
 
