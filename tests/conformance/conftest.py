@@ -71,7 +71,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         if each.when == "call" or kind in {"skipped", "error"}
     ]
     for name, kind, times in rows:
-        terminalreporter.write_line(f"{kind:8}{name:66}{times}")
+        terminalreporter.write_line(f"{kind:8}{name:90}{times}")
 
 
 @pytest.fixture(scope="session")
@@ -121,7 +121,8 @@ def _given(driver: Description, config: pytest.Config) -> Iterator[Site]:
             del api.headers["Authorization"]
             node = config.getoption("--node") or api.list("Node")[0]["metadata"]["name"]
             placeholders = {"node": node, "kubelet": "/var/lib/kubelet", "cdi": "/var/run/cdi"}
-            given = config.getoption("--shell")
+            placeholders["python"] = "python3"
+            given = config.getoption("--shell") if driver.can_be_asked_anywhere() else ""
             shell = shell_of(placeholders, os.environ, shell=given) if given else None
             site = Site(api, driver, node, config.getoption("--image"), shell)
             _make_namespace(api)
@@ -180,10 +181,14 @@ def _started(driver: Description, home: Path) -> Iterator[Site]:
             process(f"program-{n}", command) for n, command in enumerate(driver.programs)
         ]
         plugin = site.plugin = process("plugin", driver.plugin)
+        if driver.second:
+            site.spare = process("plugin-2", f"{driver.plugin} {driver.second}")
         with site.registering():
             for program in (*site.programs, plugin):
                 program.start()
         site.wait("class", lambda: plane.api.find("DeviceClass", driver.device_class))
+        if driver.publishes:
+            site.wait("ResourceSlices", site.slices)
         yield site
 
 

@@ -26,6 +26,10 @@ class Description(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Prints what is prepared on the node; nothing once all pods are gone."""
     plugin: str = ""
     """The kubelet plugin. Without it the driver runs already, and is not killed or restarted."""
+    second: str = ""
+    """Flags with which a second plugin runs beside the first, as in a rolling update."""
+    waits: bool = False
+    """The second plugin registers once the first has ended, and not before."""
     programs: list[str] = []
     """Programs that have to run beside it."""
     before: str = ""
@@ -41,13 +45,25 @@ class Description(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Class of requests with adminAccess, if the driver serves them."""
     breaks: str = ""
     mends: str = ""
-    """Has each Prepare fail, and undoes that."""
+    """Has each Prepare and Unprepare fail and no binding condition come true, and undoes that."""
+    hangs: str = ""
+    """Has each Prepare hang in the midst of its work; ``mends`` has it go on."""
+    sickens: str = ""
+    heals: str = ""
+    """Has prepared devices be unhealthy, and undoes that."""
+    binding_class: str = ""
+    """Class of devices with ``bindingConditions``."""
 
     def objects_and_files(self, repository: Path) -> Iterable[dict[str, Any]]:
         """All objects to create."""
         yield from self.objects
         for name in self.files:
             yield from yaml.safe_load_all((repository / name).read_text())
+
+    def can_be_asked_anywhere(self) -> bool:
+        """False if its commands name what only a node of the suite has."""
+        commands = (self.left, self.breaks, self.mends, self.hangs, self.sickens, self.heals)
+        return not any(own in each for own in ("{home}", "{kubeconfig}") for each in commands)
 
     def missing(self, path: str) -> str:
         """Reason why the programs cannot be started from ``path``; empty if they can."""

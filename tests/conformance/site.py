@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,19 @@ from sim.processes import ClusterError, Process, wait_for
 from tests.conformance.description import Description
 
 NAMESPACE = "dra-conformance"
+FAILED = "FailedPrepareDynamicResources"
+"""Event of a pod: pkg/kubelet/events/event.go."""
+RETRY_SECONDS = 150
+"""Kubelet repeats a failed Prepare after 60 to 90 s: ``completeWork`` in
+pkg/kubelet/pod_workers.go."""
 _SETTLE_SECONDS = 120.0
 """Kubelet looks every 60 s for claims whose pods are gone (``reconcilePeriod`` in
 pkg/kubelet/cm/dra/manager.go)."""
+
+
+def limit(seconds: float) -> pytest.MarkDecorator:
+    """A scenario's limit of time, without that of its node."""
+    return pytest.mark.timeout(seconds, func_only=True)
 
 
 @dataclass
@@ -38,6 +49,8 @@ class Site:
     """Runs one of the driver's commands on the node, if that is possible; returns its output."""
     kubelet: KubeletNode | None = None
     plugin: Process | None = None
+    spare: Process | None = None
+    """The other plugin of an update; not running between scenarios."""
     programs: Sequence[Process] = ()
     times: dict[str, float] = field(default_factory=dict)
     """Latencies of the scenario, in seconds."""
@@ -54,7 +67,7 @@ class Site:
 
     def needs_plugin(self) -> Process:
         if self.plugin is None:
-            pytest.skip("the driver's file names no plugin to kill and start")
+            pytest.skip("this plugin is not the suite's to kill and start")
         return self.plugin
 
     def needs_kubelet(self) -> KubeletNode:
@@ -62,24 +75,51 @@ class Site:
             pytest.skip("this kubelet is not the suite's to look into and restart")
         return self.kubelet
 
-    def registrations(self) -> int:
-        """How often kubelet has registered the plugin."""
-        text = self.needs_kubelet().process.log.read_text()
-        wanted = ('"Registered DRA plugin"', f'driverName="{self.driver.name}"')
-        return sum(all(each in line for each in wanted) for line in text.splitlines())
+    def logged(self, *parts: str) -> int:
+        """Number of lines of kubelet's log that contain all parts."""
+        text = self.needs_kubelet().process.log.read_text(errors="replace")
+        return sum(all(each in line for each in parts) for line in text.splitlines())
+
+    @contextmanager
+    def logging(self, *parts: str, timeout: float = 60.0) -> Iterator[None]:
+        """Ends once kubelet has logged another such line than before the block."""
+        before = self.logged(*parts)
+        yield
+        self.wait(f"kubelet's {parts}", lambda: self.logged(*parts) > before, timeout=timeout)
 
     def shell(self, command: str) -> str:
         """Output of one of the driver's commands on the node."""
         if self.run_there is None:
-            pytest.skip("no --shell, by which the driver's commands are run on the node")
+            pytest.skip(
+                "no --shell, by which the driver's commands are run on the node; or they name "
+                "{home} or {kubeconfig}, which a node has that the suite starts"
+            )
         return self.run_there(command)
 
-    @contextmanager
-    def registering(self) -> Iterator[None]:
+    def registering(self, *, timeout: float = 60.0) -> AbstractContextManager[None]:
         """Ends once kubelet has registered anew what the block started."""
-        before = self.registrations()
-        yield
-        self.wait("registration", lambda: self.registrations() > before)
+        name = f'driverName="{self.driver.name}"'
+        return self.logging('"Registered DRA plugin"', name, timeout=timeout)
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """The plugin's process is stopped meanwhile: its calls and its sockets hang."""
+        plugin = self.needs_plugin()
+        os.killpg(plugin.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            if plugin.running:
+                os.killpg(plugin.pid, signal.SIGCONT)
+
+    @contextmanager
+    def broken(self, how: str) -> Iterator[None]:
+        """One of the driver's commands is in force, and undone by ``mends``."""
+        self.shell(how)
+        try:
+            yield
+        finally:
+            self.shell(self.driver.mends)
 
     def claim(self, name: str, *requests: Obj) -> dict[str, str]:
         """Makes a claim with one device, or these requests; returns a pod's reference to it."""
@@ -93,8 +133,26 @@ class Site:
         self.api.create({**body, "spec": {"spec": self._devices(requests)}})
         return {"resourceClaimTemplateName": name}
 
-    def request(self, name: str = "device", **more: Any) -> Obj:
-        return {"name": name, "exactly": {"deviceClassName": self.driver.device_class, **more}}
+    def request(self, name: str = "device", *, of: str = "", **more: Any) -> Obj:
+        """Asks for a device of the driver's class, or of the class ``of``."""
+        return {
+            "name": name,
+            "exactly": {"deviceClassName": of or self.driver.device_class, **more},
+        }
+
+    def needs_class(self, name: str, field_name: str) -> str:
+        """A class that one of the fields of the driver's file names."""
+        if not name:
+            pytest.skip(f"no class for it is known ({field_name})")
+        if not self.api.find("DeviceClass", name):
+            pytest.skip(f"the cluster has no DeviceClass {name} ({field_name})")
+        return name
+
+    def health(self, name: str) -> set[str]:
+        """What kubelet tells of the health of the devices of a pod's first container."""
+        (status, *_) = self.pod(name)["status"]["containerStatuses"]
+        told = status.get("allocatedResourcesStatus", [])
+        return {each["health"] for claim in told for each in claim["resources"]}
 
     def start(
         self,
@@ -111,7 +169,7 @@ class Site:
             name: of the pod.
             claims: its references, by name.
             containers: which claims each uses; one container, ``main``, that uses all unless given.
-            init: whether an init container ``init`` uses all of them before.
+            init: whether an init container ``init`` uses all of them before, for two seconds.
             seconds: after which each container ends, and is restarted; they stay if 0.
         """
         used = containers or {"main": [{"name": each} for each in claims]}
@@ -134,7 +192,7 @@ class Site:
         }
         if init:
             refs = [{"name": each} for each in claims]
-            body["spec"]["initContainers"] = [self._container("init", refs, "true")]
+            body["spec"]["initContainers"] = [self._container("init", refs, "sleep 2")]
         self.api.create(body)
 
     def run(self, name: str, claims: Mapping[str, dict[str, str]], **how: Any) -> list[str]:
@@ -178,20 +236,32 @@ class Site:
         found: list[Obj] = claim["status"]["allocation"]["devices"]["results"]
         return found
 
-    def events(self, name: str, reason: str) -> bool:
-        """Whether a pod was told of something."""
+    def events(self, name: str, reason: str, words: str = "") -> bool:
+        """Whether a pod was told of something, and not one of the same name before it."""
+        uid = self.pod(name)["metadata"]["uid"]
         found = self.api.list("Event", namespace=NAMESPACE)
-        return any(e["reason"] == reason and e["involvedObject"]["name"] == name for e in found)
+        told = (e for e in found if (e["reason"], e["involvedObject"].get("uid")) == (reason, uid))
+        return any(words in each.get("message", "") for each in told)
 
     def delete(self, name: str, *, grace: int | None = None) -> None:
         """Deletes a pod, and waits until it is gone."""
+        self.begin_deletion(name, grace=grace)
+        self.wait("end of pod", lambda: self.is_gone(name))
+
+    def begin_deletion(self, name: str, *, grace: int | None = None) -> None:
         self.api.delete("Pod", name, namespace=NAMESPACE, grace=grace)
-        self.wait("end of pod", lambda: self.api.find("Pod", name, namespace=NAMESPACE) is None)
+
+    def is_gone(self, name: str) -> bool:
+        return self.api.find("Pod", name, namespace=NAMESPACE) is None
+
+    def left(self) -> list[str]:
+        """Words that the driver's file prints of what is prepared."""
+        return self.shell(self.driver.left).split()
 
     def wait_for_nothing_left(self) -> None:
         self.wait(
             "node without anything prepared",
-            lambda: not self.shell(self.driver.left).strip(),
+            lambda: not self.left(),
             timeout=_SETTLE_SECONDS,
         )
 
@@ -200,8 +270,14 @@ class Site:
         found = self.api.list("ResourceSlice", fieldSelector=f"spec.nodeName={self.node}")
         return [each for each in found if each["spec"]["driver"] == self.driver.name]
 
+    def devices(self) -> list[str]:
+        """Names of the devices in them."""
+        return sorted(d["name"] for s in self.slices() for d in s["spec"].get("devices", []))
+
     def clear(self) -> None:
         """Deletes what the scenario made, and waits until the node is as it was."""
+        if self.spare is not None:
+            self.spare.stop()
         for kind in ("Pod", "ResourceClaim", "ResourceClaimTemplate"):
             for each in self.api.list(kind, namespace=NAMESPACE):
                 self.api.delete(kind, each["metadata"]["name"], namespace=NAMESPACE)
@@ -212,7 +288,7 @@ class Site:
 
     def tails(self) -> str:
         """Events, and the ends of the logs of what the suite started."""
-        parts = [each for each in (self.kubelet, self.plugin, *self.programs) if each]
+        parts = [each for each in (self.kubelet, self.plugin, self.spare, *self.programs) if each]
         logs = [p.tails() if isinstance(p, KubeletNode) else p.tail() for p in parts]
         try:
             told = [
