@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
-import socket
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,11 +15,13 @@ from dra.kube.lease import LEADERS, leader_lease
 from hack.cluster.api import Api
 from hack.cluster.controlplane import MIG_CONTROLLER, MIG_PLUGIN, ControlPlane
 from hack.cluster.kubelet import KubeletNode
+from kubeletplugin.times import HEARTBEAT_SECONDS
 from sim.processes import Process, wait_for
 from tests.cluster.harness.agreement import Agreement, Slice
 from tests.cluster.harness.audit import Request, audit
 from tests.cluster.harness.daemons import DRIVER, Driver, registrations
 from tests.cluster.harness.pods import pod
+from tests.cluster.harness.watcher import Watcher
 from tests.cluster.harness.workload import SLEEPING, Workload
 
 REST_SECONDS = 10.0
@@ -39,6 +40,24 @@ def writes(control_plane: ControlPlane, *, since: int) -> list[Request]:
         for write in audit(control_plane).writes(since=since, user=user.name)
         if write.resource != "leases"
     ]
+
+
+class Heartbeats:
+    """By node: changes of its MigNode that changed ``lastHeartbeatTime`` alone."""
+
+    def __init__(self, api: Api) -> None:
+        self.seen = Counter[str]()
+        self._last = {each["metadata"]["name"]: self._rest(each) for each in api.list("MigNode")}
+
+    def take(self, event: Obj) -> None:
+        name, rest = event["object"]["metadata"]["name"], self._rest(event["object"])
+        self.seen[name] += rest == self._last.get(name)
+        self._last[name] = rest
+
+    def _rest(self, node: Obj) -> list[Obj]:
+        status = {k: v for k, v in node["status"].items() if k != "lastHeartbeatTime"}
+        meta = node["metadata"]
+        return [node["spec"], status, meta.get("ownerReferences", []), meta.get("labels", {})]
 
 
 def settle(control_plane: ControlPlane) -> None:
@@ -72,21 +91,27 @@ def test_restarting_both_daemons_at_rest_writes_nothing(
     where: dict[str, Any] = {"nodeSelector": {"kubernetes.io/hostname": kubelet.name}}
     workload.run("before", claims=claims, **where)
     settle(control_plane)
+    heartbeats = Heartbeats(api)
     hardware = driver.hardware[kubelet.name].contents()
     specs = {file.name: file.stat().st_mtime_ns for file in kubelet.cdi_root.iterdir()}
-    mark = audit(control_plane).mark()
+    mark, began = audit(control_plane).mark(), time.monotonic()
 
-    for process in driver.processes():
-        end(process)
-    last = renewed(api)
-    for process in driver.processes():
-        process.start()
-    wait_for("leading controller", lambda: renewed(api) != last, context=driver.tails)
-    time.sleep(REST_SECONDS)
+    with Watcher(api, "MigNode", heartbeats.take):
+        for process in driver.processes():
+            end(process)
+        last = renewed(api)
+        for process in driver.processes():
+            process.start()
+        wait_for("leading controller", lambda: renewed(api) != last, context=driver.tails)
+        time.sleep(REST_SECONDS)
+        written = writes(control_plane, since=mark)
 
     for process in driver.processes():
         process.assert_running()
-    assert writes(control_plane, since=mark) == []
+    told = Counter(each.name for each in written if each.resource == "mignodes/status")
+    assert [each for each in written if each.resource != "mignodes/status"] == []
+    assert told <= heartbeats.seen
+    assert max(told.values(), default=0) <= 1 + (time.monotonic() - began) // HEARTBEAT_SECONDS
     assert driver.hardware[kubelet.name].contents() == hardware
     assert {file.name: file.stat().st_mtime_ns for file in kubelet.cdi_root.iterdir()} == specs
 
@@ -206,73 +231,3 @@ def test_lost_cdi_specs_are_written_again_for_containers_that_start_again(
     assert first == second != ""
     assert agreement.settle(context=workload.describe) == held
     assert agreement.machine.mutations()[mark:] == []
-
-
-# -- the plugin is away or is updated: pods keep their slices, and those of ended ones go
-
-
-GONE_SECONDS = 90.0
-"""Kubelet looks every 60 s for claims whose pods are gone; here it is not alone."""
-
-
-def live_sockets(kubelet: KubeletNode) -> Iterator[str]:
-    """Names of the driver's sockets on the node; fails for one that nobody serves."""
-    directories = ("plugins_registry", f"plugins/{DRIVER}")
-    for directory in directories:
-        for path in (kubelet.kubelet_root / directory).glob("*.sock"):
-            with socket.socket(socket.AF_UNIX) as client:
-                client.connect(str(path))
-            yield path.name
-
-
-@pytest.fixture
-def updated(driver: Driver, kubelet: KubeletNode) -> Iterator[Callable[[], Process]]:
-    """Updates the plugin by one that is started before the old one ends; undone after the test."""
-    name = kubelet.name
-
-    def replace(old: Process, new: Process) -> Process:
-        seen = registrations(new)
-        new.start()
-        driver.plugins[name] = new
-        wait_for("new process", lambda: new.log.stat().st_size > 0, context=new.tail)
-        old.stop(grace=30)
-        wait_for("registration", lambda: registrations(new) > seen, context=driver.tails)
-        return new
-
-    old, new = driver.plugins[name], driver.successor(name, "--instance", "b" * 36)
-    with contextlib.ExitStack() as stack:
-        stack.callback(new.stop)
-
-        def update() -> Process:
-            stack.callback(lambda: replace(new, old))
-            return replace(old, new)
-
-        yield update
-
-
-def test_an_update_of_the_plugin_leaves_pods_alone(
-    *,
-    agreement: Agreement,
-    kubelet: KubeletNode,
-    workload: Workload,
-    where: dict[str, Any],
-    updated: Callable[[], Process],
-) -> None:
-    claims = {"gpu": workload.template("update", device_class="mig-1g.5gb")}
-    workload.run("before", claims=claims, **where)
-    held = agreement.settle(context=workload.describe)
-    container = workload.container("before")
-    mark = len(agreement.machine.mutations())
-
-    plugin = updated()
-    assert agreement.settle(context=workload.describe) == held
-    assert agreement.machine.mutations()[mark:] == []
-    registry, service = live_sockets(kubelet)
-    assert (registry.endswith("reg.sock"), service.startswith("dra")) == (True, True)
-
-    workload.run("after", claims=claims, **where)
-    now = agreement.settle(context=workload.describe)
-    assert len(now) == 2
-    assert held.items() <= now.items()
-    assert workload.container("before") == container
-    plugin.assert_running()
