@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
-import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from kubeletplugin.check.report import Item, Notebook
 from kubeletplugin.errors import HostError
@@ -26,12 +23,6 @@ _UNKNOWN = "unknown"
 _OWN = Path("/proc")
 _LOAD = "load the NVIDIA driver's modules (modprobe nvidia nvidia-uvm), or install the driver"
 _DIRECTORIES = ("/etc/cdi", "/var/run/cdi")
-_KIND = re.compile(r"""^\s*"?kind"?\s*:\s*"?([^",\s]+)""", re.MULTILINE)
-_CONTAINERD = (
-    "/etc/containerd/config.toml",
-    "/var/lib/rancher/k3s/agent/etc/containerd/config.toml",
-)
-_MOST_BYTES = 1 << 20
 
 
 def examine_process(notebook: Notebook, *, proc: Path) -> None:
@@ -147,7 +138,10 @@ def examine_cdi(notebook: Notebook, roots: Roots) -> None:
     """Check the CDI directories, and list the specs in them."""
     places = {str(roots.cdi): roots.cdi}
     places |= {path: folder for path in _DIRECTORIES if (folder := roots.on_host(path)).is_dir()}
-    specs = {path: sorted(_specs(folder)) for path, folder in places.items()}
+    specs = {
+        path: sorted(p.name for p in folder.glob("*") if p.suffix in {".json", ".yaml"})
+        for path, folder in places.items()
+    }
     notebook.fact(Item.CDI, *(f"{p}: {', '.join(s) or 'no specs'}" for p, s in specs.items()))
     nearest = next(p for p in (roots.cdi, *roots.cdi.parents) if p.is_dir())
     if not os.access(nearest, os.W_OK):
@@ -157,54 +151,3 @@ def examine_cdi(notebook: Notebook, roots: Roots) -> None:
     else:
         count = sum(map(len, specs.values()))
         notebook.ok(Item.CDI, f"{roots.cdi} is writable; {count} specs in {len(places)} places")
-
-
-def _specs(folder: Path) -> Iterator[str]:
-    """Specs of a directory, each as ``file (kind)``."""
-    for path in (p for p in folder.glob("*") if p.suffix in {".json", ".yaml"}):
-        try:
-            with path.open(errors="replace") as file:
-                kind = _KIND.search(file.read(_MOST_BYTES))
-        except OSError:
-            kind = None
-        yield f"{path.name} ({kind.group(1) if kind else 'not understood'})"
-
-
-def examine_runtime(notebook: Notebook, roots: Roots) -> None:
-    """Check that the container runtime reads CDI specs."""
-    item = Item.CONTAINER_RUNTIME
-    if roots.on_host("/etc/crio").is_dir():
-        notebook.ok(item, "CRI-O reads CDI specs by default")
-        return
-    path = next((p for p in _CONTAINERD if roots.on_host(p).is_file()), None)
-    if path is None:
-        notebook.note(item, "no configuration of containerd or CRI-O found: defaults are in force")
-        return
-    try:
-        settings = dict(_settings(tomllib.loads(roots.on_host(path).read_text())))
-    except (OSError, ValueError) as error:
-        notebook.note(item, f"{path} cannot be read: {error}")
-        return
-    notebook.fact(item, path, *(f"{k}={v}" for k, v in settings.items()))
-    enabled = settings.get("enable_cdi")
-    if enabled is False:
-        notebook.missing(
-            item, f"{path} has enable_cdi = false", "set enable_cdi = true and restart containerd"
-        )
-    elif enabled is None:
-        notebook.note(
-            item,
-            f"{path} does not set enable_cdi: it is on from containerd 2.0, off in 1.7",
-            "with 1.7 set enable_cdi = true and restart containerd",
-        )
-    else:
-        notebook.ok(item, f"{path} has enable_cdi = true")
-
-
-def _settings(table: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """CDI settings in containerd's configuration, at any depth, which differs by version."""
-    for key, value in table.items():
-        if isinstance(value, dict):
-            yield from _settings(value)
-        elif key in {"enable_cdi", "cdi_spec_dirs"}:
-            yield key, value

@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import platform
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import fields
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 import msgspec
-import yaml
 
 from dra.common.program import page
 from dra.common.resources import MIG_NODES, NODES, RESOURCE_CLAIMS
@@ -23,12 +21,7 @@ from dra.kube.client import KubeApi
 from dra.kube.errors import KubeConfigError, KubeError, ObjectNotFoundError
 from dra.kube.kubeconfig import SERVICE_ACCOUNT
 from kubeletplugin import times
-from kubeletplugin.check.host import (
-    examine_cdi,
-    examine_driver,
-    examine_process,
-    examine_runtime,
-)
+from kubeletplugin.check.host import examine_cdi, examine_driver, examine_process
 from kubeletplugin.check.report import Gpu, Instance, Item, Notebook, Report
 from kubeletplugin.gpus.driverlibrary import explain, installed, kernel_module, mapped_library
 from kubeletplugin.host.driverfiles import DriverSearch
@@ -42,30 +35,16 @@ from kubeletplugin.nvml.session import Session
 from kubeletplugin.options import Options
 from kubeletplugin.sockets import connect
 
-_GATES = ("DynamicResourceAllocation", "ResourceHealthStatus")
 _MANAGERS = {
     "nvidia-device-p": "NVIDIA's device plugin",
     "nvidia-mig-mana": "NVIDIA's mig-manager",
     "nvidia-mig-part": "nvidia-mig-parted",
     "gpu-kubelet-plu": "NVIDIA's DRA driver",
 }
-_OTHERS = {
-    "nv-fabricmanage": "fabric manager",
-    "nv-hostengine": "DCGM",
-    "dcgm-exporter": "dcgm-exporter",
-    "nvidia-persiste": "nvidia-persistenced",
-    "nvidia-cuda-mps": "MPS",
-}
 _OF_KUBELET = {
     "device-plugins/nvidia-gpu.sock": "NVIDIA's device plugin",
     "plugins_registry/gpu.nvidia.com-reg.sock": "NVIDIA's DRA driver",
 }
-_SOCKETS = {
-    "/run/nvidia-persistenced/socket": "nvidia-persistenced",
-    "/run/nvidia-fabricmanager/socket": "fabric manager",
-    "/tmp/nvidia-mps": "MPS",  # noqa: S108 - where it is by default
-}
-_MANAGING = frozenset(_MANAGERS.values())
 
 
 def read(session: Session, options: Options, *, taken: str) -> Report:
@@ -103,7 +82,6 @@ def read(session: Session, options: Options, *, taken: str) -> Report:
         minors=[card.minor for card in cards],
     )
     examine_cdi(notebook, roots)
-    examine_runtime(notebook, roots)
     _kubelet(notebook, roots, driver=options.driver_name)
     _other_managers(notebook, roots)
     _cluster(notebook, options.kubeconfig, node=options.node_name)
@@ -261,13 +239,8 @@ def _offer(session: Session, card: Card) -> str:
 
 
 def _kubelet(notebook: Notebook, roots: Roots, *, driver: str) -> None:
-    """Check kubelet's feature gates, its directory of registration sockets, and the sockets."""
+    """Check kubelet's directory of registration sockets, and the sockets."""
     item = Item.KUBELET
-    gates = _gates(roots.kubelet / "config.yaml")
-    notebook.fact(item, *(f"{name}={value}" for name, value in gates.items()))
-    if gates.get(_GATES[0]) is False:
-        notebook.missing(item, f"kubelet has {_GATES[0]}=false", "set it to true, restart kubelet")
-        return
     if not roots.registry.is_dir():
         notebook.missing(
             item,
@@ -289,26 +262,14 @@ def _kubelet(notebook: Notebook, roots: Roots, *, driver: str) -> None:
         notebook.ok(item, f"{roots.registry} is there; no plugin of {driver} listens now")
 
 
-def _gates(path: Path) -> dict[str, bool]:
-    """Feature gates about devices in kubelet's configuration file; empty if it cannot be read."""
-    try:
-        config = yaml.safe_load(path.read_text())
-        found = dict(config.get("featureGates") or {})
-    except (OSError, yaml.YAMLError, AttributeError, TypeError, ValueError):
-        return {}
-    return {
-        str(name): bool(value)
-        for name, value in found.items()
-        if name in _GATES or str(name).startswith("DRA")
-    }
-
-
 def _other_managers(notebook: Notebook, roots: Roots) -> None:
     """Look for other managers of the GPUs, and list processes with NVIDIA's device nodes open."""
-    names, proc = _MANAGERS | _OTHERS, roots.on_host("/proc")
+    proc = roots.on_host("/proc")
     processes = dict(named_processes(proc))
-    running = sorted({names[name] for name in processes.values() if name in names})
-    sockets = sorted({who for path, who in _places(roots) if path.exists()})
+    running = sorted({_MANAGERS[name] for name in processes.values() if name in _MANAGERS})
+    # A container may see less of kubelet's directory by one of its two paths.
+    seen = (roots.kubelet, roots.on_host(str(roots.kubelet)))
+    sockets = [w for name, w in _OF_KUBELET.items() if any((p / name).exists() for p in seen)]
     holders = sorted(f"{name} ({pid})" for pid, name in processes.items() if open_nodes(proc, pid))
     notebook.fact(
         Item.OTHER_MANAGERS,
@@ -316,28 +277,14 @@ def _other_managers(notebook: Notebook, roots: Roots) -> None:
         f"sockets: {', '.join(sockets) or 'none'}",
         f"holders of /dev/nvidia*: {', '.join(holders) or 'none that can be seen'}",
     )
-    managers = sorted(_MANAGING & {*running, *sockets})
-    if managers:
+    if managers := sorted({*running, *sockets}):
         notebook.note(
             Item.OTHER_MANAGERS,
             f"{', '.join(managers)} may manage the same GPUs",
             f"keep it off this node, or off these GPUs: {page('migration.md')}",
         )
     else:
-        found = ", ".join(sorted({*running, *sockets}))
-        notebook.ok(Item.OTHER_MANAGERS, f"nobody else manages GPUs here{found and f'; {found}'}")
-
-
-def _places(roots: Roots) -> Iterator[tuple[Path, str]]:
-    """Sockets of other programs, with the program's name.
-
-    Kubelet's directory is looked at by both of its paths, as a container may see less by one.
-    """
-    for name, who in _OF_KUBELET.items():
-        yield roots.kubelet / name, who
-        yield roots.on_host(str(roots.kubelet / name)), who
-    for path, who in _SOCKETS.items():
-        yield roots.on_host(path), who
+        notebook.ok(Item.OTHER_MANAGERS, "nobody else manages GPUs here")
 
 
 def _cluster(notebook: Notebook, kubeconfig: str | None, *, node: str) -> None:
@@ -390,6 +337,8 @@ def _runtime(notebook: Notebook, api: KubeApi, node: str) -> None:
         notebook.missing(item, problem, remedy)
     elif said := doubt(runtime):
         notebook.note(item, said)
+    else:
+        notebook.ok(item, f"{runtime or 'the runtime'} is not known to drop CDI devices")
 
 
 def _served(api: KubeApi, group: str) -> tuple[str, ...]:

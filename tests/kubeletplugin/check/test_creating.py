@@ -206,7 +206,7 @@ def test_a_node_that_serves_is_whole_and_nothing_of_it_is_changed(rig: Rig) -> N
     words = {f.item: f.text for f in report.findings if f.mark is Mark.OK}
     assert "mig.dra.dev-reg.sock" in words[Item.KUBELET]
     assert "resource.k8s.io: v1" in words[Item.CLUSTER]
-    assert any("k8s.mig.dra.dev/claim" in fact for fact in report.facts[Item.CDI])
+    assert any("k8s.mig.dra.dev-claim" in fact for fact in report.facts[Item.CDI])
 
 
 def test_slices_are_made_beside_a_plugin_only_while_it_lets_go_of_all_gpus(rig: Rig) -> None:

@@ -90,24 +90,6 @@ def test_other_managers_are_known_by_process_and_by_socket(make_node: MakeNode) 
     assert "NVIDIA's DRA driver" in text(node.check().report, Item.OTHER_MANAGERS)
 
 
-@pytest.mark.parametrize(
-    ("config", "mark"),
-    [
-        ('version = 2\n[plugins."io.containerd.grpc.v1.cri"]\nenable_cdi = false\n', Mark.MISSING),
-        ('version = 2\n[plugins."io.containerd.grpc.v1.cri"]\nenable_cdi = true\n', Mark.OK),
-        ("version = 2\n", Mark.NOTE),
-    ],
-)
-def test_a_runtime_that_does_not_read_cdi_is_named(
-    make_node: MakeNode, config: str, mark: Mark
-) -> None:
-    node = make_node(A100)
-    file = node.machine.host_root / "etc/containerd/config.toml"
-    file.parent.mkdir(parents=True)
-    file.write_text(config)
-    assert marks(node.check().report, Item.CONTAINER_RUNTIME) == {mark}
-
-
 def test_what_the_driver_says_of_a_gpu_is_shown_with_those_who_have_it_open(
     make_node: MakeNode,
 ) -> None:

@@ -88,20 +88,6 @@ def test_a_check_in_a_pod_is_run_anew_with_the_command_of_the_plugin(
         kubeletplugin(asked)
 
 
-@pytest.mark.parametrize(("value", "mark"), [("false", Mark.MISSING), ("true", Mark.OK)])
-def test_kubelets_gates_are_read_and_the_one_that_is_needed_is_named(
-    make_node: MakeNode, value: str, mark: Mark
-) -> None:
-    node = make_node(A100)
-    gates = f"{{DynamicResourceAllocation: {value}, DRAPartitionableDevices: true, Other: true}}"
-    config = node.machine.host_root / "var/lib/kubelet/config.yaml"
-    config.write_text(f"kind: KubeletConfiguration\nfeatureGates: {gates}\n")
-    report = node.check().report
-    assert marks(report, Item.KUBELET) == {mark}
-    assert "DRAPartitionableDevices=True" in report.facts[Item.KUBELET]
-    assert not any("Other" in fact for fact in report.facts[Item.KUBELET])
-
-
 def test_a_cluster_that_does_not_answer_keeps_nothing_from_being_said(
     make_node: MakeNode, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,6 +116,7 @@ def test_a_cluster_without_our_resource_is_told_what_to_install(
     [
         ("docker://28.0.0", Mark.MISSING, "let kubelet use containerd or CRI-O"),
         ("containerd://1.7.27", Mark.NOTE, "enable_cdi = true"),
+        ("containerd://2.1.4", Mark.OK, "containerd://2.1.4"),
     ],
 )
 def test_the_runtime_that_the_node_names_is_judged(
