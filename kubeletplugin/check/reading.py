@@ -1,8 +1,7 @@
-"""The part of a check that only reads: NVML, the host, kubelet, other managers, the cluster."""
+"""The part of a check that only reads: NVML, the host, other managers."""
 
 from __future__ import annotations
 
-import os
 import platform
 from collections import Counter
 from collections.abc import Sequence
@@ -14,13 +13,7 @@ from typing import Any
 import msgspec
 
 from dra.common.program import page
-from dra.common.resources import MIG_NODES, NODES, RESOURCE_CLAIMS
-from dra.common.runtimes import doubt, refusal, runtime_of
 from dra.gpu.inventory import GpuHealth
-from dra.kube.client import KubeApi
-from dra.kube.errors import KubeConfigError, KubeError, ObjectNotFoundError
-from dra.kube.kubeconfig import SERVICE_ACCOUNT
-from kubeletplugin import times
 from kubeletplugin.check.host import examine_cdi, examine_driver, examine_process
 from kubeletplugin.check.report import Gpu, Instance, Item, Notebook, Report
 from kubeletplugin.gpus.driverlibrary import explain, installed, kernel_module, mapped_library
@@ -33,7 +26,6 @@ from kubeletplugin.nvml.gpus import Card, Discovery, discover, read_geometry
 from kubeletplugin.nvml.instances import list_compute_instances, list_gpu_instances
 from kubeletplugin.nvml.session import Session
 from kubeletplugin.options import Options
-from kubeletplugin.sockets import connect
 
 _MANAGERS = {
     "nvidia-device-p": "NVIDIA's device plugin",
@@ -82,9 +74,7 @@ def read(session: Session, options: Options, *, taken: str) -> Report:
         minors=[card.minor for card in cards],
     )
     examine_cdi(notebook, roots)
-    _kubelet(notebook, roots, driver=options.driver_name)
     _other_managers(notebook, roots)
-    _cluster(notebook, options.kubeconfig, node=options.node_name)
     return Report(
         taken=taken,
         node=options.node_name,
@@ -238,30 +228,6 @@ def _offer(session: Session, card: Card) -> str:
     )
 
 
-def _kubelet(notebook: Notebook, roots: Roots, *, driver: str) -> None:
-    """Check kubelet's directory of registration sockets, and the sockets."""
-    item = Item.KUBELET
-    if not roots.registry.is_dir():
-        notebook.missing(
-            item,
-            f"there is no {roots.registry}: no kubelet has run here",
-            "start kubelet, or name its directory by --kubelet-root",
-        )
-        return
-    if not os.access(roots.registry, os.W_OK):
-        notebook.missing(item, f"{roots.registry} is not writable", "run it as root")
-        return
-    found = sorted(p for p in roots.registry.iterdir() if p.is_socket())
-    sockets = {p.name: connect(p) is None for p in found}
-    words = [f"{name} ({'answers' if alive else 'nobody'})" for name, alive in sockets.items()]
-    notebook.fact(item, *words)
-    ours = [name for name, alive in sockets.items() if name.startswith(driver) and alive]
-    if ours:
-        notebook.ok(item, f"this plugin has registered: {', '.join(ours)}")
-    else:
-        notebook.ok(item, f"{roots.registry} is there; no plugin of {driver} listens now")
-
-
 def _other_managers(notebook: Notebook, roots: Roots) -> None:
     """Look for other managers of the GPUs, and list processes with NVIDIA's device nodes open."""
     proc = roots.on_host("/proc")
@@ -285,64 +251,3 @@ def _other_managers(notebook: Notebook, roots: Roots) -> None:
         )
     else:
         notebook.ok(Item.OTHER_MANAGERS, "nobody else manages GPUs here")
-
-
-def _cluster(notebook: Notebook, kubeconfig: str | None, *, node: str) -> None:
-    """Check that the API server serves what the driver needs, if a configuration names a server."""
-    item = Item.CLUSTER
-    named = kubeconfig or os.environ.get("KUBECONFIG")
-    if not named and not (SERVICE_ACCOUNT / "token").is_file():
-        notebook.note(item, "not asked: no kubeconfig and no service account", "--kubeconfig FILE")
-        return
-    try:
-        api = KubeApi.connect(
-            kubeconfig, user_agent="kubeletplugin-check", timeout_seconds=times.API_SECONDS / 2
-        )
-    except KubeConfigError as error:
-        notebook.note(item, f"not asked: {error}")
-        return
-    try:
-        server = api.read("/version").get("gitVersion", "unknown version")
-        served = {group: _served(api, group) for group in (RESOURCE_CLAIMS.group, MIG_NODES.group)}
-        _runtime(notebook, api, node)
-    except KubeError as error:
-        notebook.note(item, f"the API server does not answer: {error}")
-        return
-    finally:
-        api.close()
-    words = [f"{group}: {', '.join(found) or 'not served'}" for group, found in served.items()]
-    notebook.fact(item, f"version {server}", *words)
-    wanted = f"{RESOURCE_CLAIMS.group}/{RESOURCE_CLAIMS.version}"
-    if RESOURCE_CLAIMS.version not in served[RESOURCE_CLAIMS.group]:
-        text = f"{server} does not serve {wanted}"
-        notebook.missing(item, text, "upgrade Kubernetes to 1.34 or newer")
-    elif not served[MIG_NODES.group]:
-        text = f"{server} does not serve {MIG_NODES.group}"
-        notebook.missing(item, text, "install the chart, with its CRD")
-    else:
-        notebook.ok(item, f"{server} serves {' and '.join(words)}")
-
-
-def _runtime(notebook: Notebook, api: KubeApi, node: str) -> None:
-    """Check that the container runtime which the Node names reads CDI specs."""
-    item = Item.CONTAINER_RUNTIME
-    try:
-        runtime = runtime_of(api.get(NODES, node))
-    except KubeError as error:
-        notebook.note(item, f"which one the Node names is not known: {error}")
-        return
-    notebook.fact(item, f"the Node names {runtime or 'none'}")
-    problem, _, remedy = refusal(runtime).rpartition("; ")
-    if problem:
-        notebook.missing(item, problem, remedy)
-    elif said := doubt(runtime):
-        notebook.note(item, said)
-    else:
-        notebook.ok(item, f"{runtime or 'the runtime'} is not known to drop CDI devices")
-
-
-def _served(api: KubeApi, group: str) -> tuple[str, ...]:
-    try:
-        return tuple(str(v["version"]) for v in api.read(f"/apis/{group}")["versions"])
-    except ObjectNotFoundError:
-        return ()

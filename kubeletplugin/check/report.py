@@ -16,8 +16,6 @@ from typing import Any
 
 import msgspec
 
-from api.decoding import decodable
-
 
 class Item(StrEnum):
     """Name of one subject of the check, in the report and in the docs.
@@ -36,10 +34,7 @@ class Item(StrEnum):
     LIBRARIES = "libraries"
     HOOK = "hook"
     CDI = "cdi"
-    CONTAINER_RUNTIME = "container-runtime"
-    KUBELET = "kubelet"
     OTHER_MANAGERS = "other-managers"
-    CLUSTER = "cluster"
 
     TRIALS = "trials"
     TIMES = "times"
@@ -127,7 +122,6 @@ class Times(_Record, frozen=True, kw_only=True):
     max: float
 
 
-@decodable
 class Report(_Record, frozen=True, kw_only=True):
     """The whole report.
 
@@ -155,16 +149,6 @@ class Report(_Record, frozen=True, kw_only=True):
 def encode(report: Report) -> bytes:
     """The report's JSON."""
     return msgspec.json.format(msgspec.json.encode(report), indent=1)
-
-
-def decode(data: bytes) -> Report:
-    """A report from its JSON.
-
-    Raises:
-        msgspec.DecodeError: the data are no JSON.
-        msgspec.ValidationError: the JSON has not the fields of a report.
-    """
-    return msgspec.json.decode(data, type=Report)
 
 
 class Stopwatch:

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 import sim.nvml
 from kubeletplugin.check.command import check
-from kubeletplugin.check.report import Report, decode, draw
+from kubeletplugin.check.report import Report, draw
 from sim.nvml.machine import GpuSpec, Machine
 from sim.plugin import check as simulated_check
 from tests.docs.handbook.blocks import ROOT
@@ -44,8 +44,10 @@ def printed(folder: Path) -> str:
     machine, file = Machine.create(folder / "m", [_A100]), folder / "report.json"
     options = ["--hardware", str(machine.directory), "--", "--json", str(file)]
     done = CliRunner().invoke(simulated_check, options)
-    assert (done.exit_code, done.stdout) == (0, draw(decode(file.read_bytes())))
-    report = decode(file.read_bytes().replace(f"{machine.host_root}/".encode(), b"/"))
+    written = file.read_bytes()
+    assert (done.exit_code, done.stdout) == (0, draw(msgspec.json.decode(written, type=Report)))
+    written = written.replace(f"{machine.host_root}/".encode(), b"/")
+    report = msgspec.json.decode(written, type=Report)
     return draw(replace(report, taken="2026-11-22 12:00 UTC"))
 
 

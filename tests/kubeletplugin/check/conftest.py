@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from kubeletplugin.check.report import Item, Mark, Report, decode
+from kubeletplugin.check.report import Item, Mark, Report
 from sim.nvml.machine import GpuSpec, Machine
 from sim.nvml.products import Variants
 from sim.plugin import check
@@ -47,7 +48,11 @@ class Node:
         self.file.unlink(missing_ok=True)
         result = self.run("--json", str(self.file), *arguments)
         assert self.file.exists(), result.output
-        return Checked(decode(self.file.read_bytes()), result.output, result.exit_code)
+        return Checked(
+            msgspec.json.decode(self.file.read_bytes(), type=Report),
+            result.output,
+            result.exit_code,
+        )
 
 
 MakeNode = Callable[..., Node]

@@ -8,12 +8,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
 from dra.gpu.geometry import Placement
 from dra.gpu.inventory import ClaimRef
-from kubeletplugin.check.report import Item, Mark, Report, decode
+from kubeletplugin.check.report import Item, Report
 from kubeletplugin.journal.entries import Entry, State
 from kubeletplugin.journal.journal import Journal
 from kubeletplugin.nvml import errors
@@ -192,7 +193,8 @@ def check(rig: Rig, *arguments: str) -> tuple[int, str, Report | None]:
         env=os.environ | {"KUBECONFIG": str(rig.kubeconfig)},
     )
     data = file.read_bytes() if file.exists() else b""
-    return done.returncode, done.stdout + done.stderr, decode(data) if data else None
+    report = msgspec.json.decode(data, type=Report) if data else None
+    return done.returncode, done.stdout + done.stderr, report
 
 
 def test_a_node_that_serves_is_whole_and_nothing_of_it_is_changed(rig: Rig) -> None:
@@ -203,9 +205,6 @@ def test_a_node_that_serves_is_whole_and_nothing_of_it_is_changed(rig: Rig) -> N
     assert report is not None
     assert rig.machine.snapshot() == before
     assert [len(gpu.instances) for gpu in report.gpus] == [1, 0]
-    words = {f.item: f.text for f in report.findings if f.mark is Mark.OK}
-    assert "mig.dra.dev-reg.sock" in words[Item.KUBELET]
-    assert "resource.k8s.io: v1" in words[Item.CLUSTER]
     assert any("k8s.mig.dra.dev-claim" in fact for fact in report.facts[Item.CDI])
 
 

@@ -1,4 +1,4 @@
-"""The half of the check that only reads: process, options, kubelet and cluster."""
+"""The half of the check that only reads: process and options."""
 
 from __future__ import annotations
 
@@ -8,15 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from dra.common.resources import NODES
-from dra.kube.client import KubeApi
 from kubeletplugin.__main__ import main as kubeletplugin
 from kubeletplugin.check.command import plugin_beside, plugin_has_released
 from kubeletplugin.check.host import examine_process
 from kubeletplugin.check.report import Item, Mark, Notebook
 from kubeletplugin.host.roots import Roots
-from tests.kubeletplugin.check.conftest import A100, MakeNode, marks, text
-from tests.sim.apiserver.running import running_server
 
 
 @pytest.mark.parametrize(
@@ -86,71 +82,6 @@ def test_a_check_in_a_pod_is_run_anew_with_the_command_of_the_plugin(
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST")
     with pytest.raises(SystemExit):
         kubeletplugin(asked)
-
-
-def test_a_cluster_that_does_not_answer_keeps_nothing_from_being_said(
-    make_node: MakeNode, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kubeconfig = folder / "kubeconfig"
-    kubeconfig.write_text(KUBECONFIG)
-    monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
-    checked = make_node(A100).check()
-    assert checked.code == 0
-    assert marks(checked.report, Item.CLUSTER) == {Mark.NOTE}
-    assert "does not answer" in text(checked.report, Item.CLUSTER)
-
-
-def test_a_cluster_without_our_resource_is_told_what_to_install(
-    make_node: MakeNode, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (folder / "api").mkdir()
-    with running_server(folder / "api") as server:
-        monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig))
-        checked = make_node(A100).check()
-    assert checked.code == 1
-    assert "install the chart" in text(checked.report, Item.CLUSTER)
-
-
-@pytest.mark.parametrize(
-    ("runtime", "mark", "says"),
-    [
-        ("docker://28.0.0", Mark.MISSING, "let kubelet use containerd or CRI-O"),
-        ("containerd://1.7.27", Mark.NOTE, "enable_cdi = true"),
-        ("containerd://2.1.4", Mark.OK, "containerd://2.1.4"),
-    ],
-)
-def test_the_runtime_that_the_node_names_is_judged(
-    make_node: MakeNode,
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    runtime: str,
-    mark: Mark,
-    says: str,
-) -> None:
-    (folder / "api").mkdir()
-    with running_server(folder / "api") as server:
-        monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig))
-        monkeypatch.setenv("NODE_NAME", "node-a")
-        api = KubeApi.connect(str(server.kubeconfig), user_agent="tests/1", timeout_seconds=30.0)
-        api.create(NODES, {"metadata": {"name": "node-a"}})
-        info = {"status": {"nodeInfo": {"containerRuntimeVersion": runtime}}}
-        api.patch(NODES, "node-a", info, subresource="status")
-        api.close()
-        report = make_node(A100).check().report
-    assert mark in marks(report, Item.CONTAINER_RUNTIME)
-    assert says in text(report, Item.CONTAINER_RUNTIME)
-
-
-# A port of the discard protocol, on which nobody listens.
-KUBECONFIG = """
-apiVersion: v1
-kind: Config
-clusters: [{name: c, cluster: {server: "http://127.0.0.1:9"}}]
-contexts: [{name: c, context: {cluster: c, user: u}}]
-users: [{name: u, user: {}}]
-current-context: c
-"""
 
 
 def test_a_plugin_has_released_when_it_has_no_device_file_open_and_is_not_believed_unseen(
