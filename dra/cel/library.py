@@ -7,9 +7,8 @@ follow k8s.io/apiserver/pkg/cel/library (quantity, semver).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from datetime import datetime, timedelta
 from fractions import Fraction
-from itertools import islice, pairwise, permutations, product
+from itertools import islice, permutations
 from typing import Any
 
 import re2
@@ -27,10 +26,9 @@ from dra.cel.data import (
 )
 from dra.common.quantity import parse_quantity
 
-BOOL, INT, STRING, DYN = cel.Type.BOOL, cel.Type.INT, cel.Type.STRING, cel.Type.DYN
+BOOL, INT, STRING = cel.Type.BOOL, cel.Type.INT, cel.Type.STRING
 MAP = cel.Type.Map(cel.Type.STRING, cel.Type.DYN)
 """Type of a map, as which values travel for which the runtime has no type."""
-LIST = cel.Type.List(cel.Type.DYN)
 
 Overload = Callable[[str], Any]
 
@@ -121,61 +119,6 @@ def _find_all(text: str, pattern: str, limit: int = -1) -> list[str]:
     return list(found) if limit < 0 else list(islice(found, limit))
 
 
-_UNRETURNABLE = {datetime: "timestamps", timedelta: "durations", bytearray: "bytes"}
-
-_ATTRIBUTES = (INT, STRING, BOOL, MAP)
-"""Types that an attribute may have; a version is a map."""
-
-
-def _lists() -> Iterable[Any]:
-    """Declarations with their implementations."""
-    yield declare("isSorted", method(_is_sorted, BOOL, LIST))
-    yield declare("sum", method(_sum, DYN, LIST))
-    yield declare("min", method(_of_some(min), DYN, LIST))
-    yield declare("max", method(_of_some(max), DYN, LIST))
-    yield declare(
-        "includes",  # of attributes; with the gate DRAListTypeAttributes only
-        *(method(_includes, BOOL, a, b) for a, b in product((*_ATTRIBUTES, LIST), _ATTRIBUTES)),
-    )
-
-
-def same(one: Any, other: Any) -> bool:
-    """True if CEL takes two values for equal: unlike Python, it tells true from 1."""
-    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
-
-
-def _is_sorted(items: list[Any]) -> bool:
-    return all(one <= other for one, other in pairwise(items))
-
-
-def _sum(items: list[Any]) -> Any:
-    return _returnable("sum", sum(items[1:], items[0]) if items else 0)
-
-
-def _of_some(choose: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
-    def act(items: list[Any]) -> Any:
-        if not items:
-            raise ValueError(f"{choose.__name__} called on empty list")
-        return _returnable(choose.__name__, choose(items))
-
-    return act
-
-
-def _returnable(name: str, value: Any) -> Any:
-    """``value``; raises TypeError if the runtime takes no value of its type from our functions."""
-    if isinstance(value, datetime | timedelta | bytearray):
-        kind = _UNRETURNABLE[type(value)]
-        raise TypeError(
-            f"{name}() of {kind} is not supported by this driver, though Kubernetes has it; "
-            "compare them one by one"
-        )
-    return value
-
-
-def _includes(whole: Any, part: Any) -> bool:
-    return any(same(item, part) for item in (whole if isinstance(whole, list) else [whole]))
-
-
 def functions() -> list[Any]:
     """Declarations with their implementations, for ``cel.NewEnv``."""
     return [
@@ -183,7 +126,6 @@ def functions() -> list[Any]:
         *_quantities(),
         *_versions(),
         *_operators(),
-        *_lists(),
         *_texts(),
     ]
 

@@ -3,7 +3,7 @@
 A selector holds, does not hold, or fails at run time (``device.attributes["x"].y`` where there is
 no ``y``); a failure is kept as a reason, because Kubernetes refuses to schedule on it.
 
-Nothing here bounds an expression: it may take seconds and gigabytes, and an optional in a list or
+Nothing here bounds an expression: it may take seconds and gigabytes, and an optional in a
 map that one of our functions is called with ends the process. Expressions of tenants are evaluated
 in ``dra.sandbox`` therefore. Calls of functions that are not CEL's own leak a few hundred bytes in
 the runtime.
@@ -44,7 +44,8 @@ _LONGEST = 500
 _OPTIONAL = re.compile(r"\*opaque\*|returned a result with an exception set")
 _LACKING = re.compile(
     r"undeclared reference to '("
-    r"(?:is)?(?:IP|CIDR|URL)|ip|cidr|url|format|unwrap(?:Opt)?|exists_one|(?:net|kubernetes)\.\w+)'"
+    r"is(?:IP|CIDR|URL|Sorted)|ip|cidr|url|format|unwrap(?:Opt)?|exists_one|includes|sum|min|max"
+    r"|(?:net|kubernetes)\.\w+)'"
     r"|overload for '(indexOf|lastIndexOf)' applied to '\((?:list|dyn)"
     r"|cel\.@(mapInsert)"
 )
@@ -181,7 +182,7 @@ def _readable(message: str) -> str:
     text = text.replace("ERROR: <input>:", "").strip("; ")
     if _OPTIONAL.search(text):
         text += (
-            "; an optional in a list, in a map or made dyn, beside such a function, is not "
+            "; an optional in a map or made dyn, beside such a function, is not "
             "supported by this driver, though Kubernetes has it; take the values out of optionals, "
             "with orValue() or value(), before they go in"
         )
