@@ -35,9 +35,7 @@ class Node:
         self._place = place
         self._plugin = plugin
         self._claims = Claims(api)
-        self._kubelet = plugins.Plugin(
-            driver=DEFAULT_DRIVER, endpoint=str(place.socket), service="v1.DRAPlugin"
-        )
+        self._kubelet = plugins.Plugin(driver=DEFAULT_DRIVER, endpoint=str(place.socket))
         self._daemons = _Daemons(api, containers)
 
     @contextmanager

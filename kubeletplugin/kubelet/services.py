@@ -1,7 +1,6 @@
 """The services that kubelet calls: registration, DRAPlugin and DRAResourceHealth.
 
-Each protocol is served in two versions, which differ in the package of their messages and in the
-fields named below.
+DRAResourceHealth is served in two versions, which differ in the package of their messages.
 """
 
 from __future__ import annotations
@@ -18,8 +17,6 @@ import grpc
 
 from api.kubelet.dra.v1 import api_pb2 as v1
 from api.kubelet.dra.v1 import api_pb2_grpc as v1_grpc
-from api.kubelet.dra.v1beta1 import api_pb2 as v1beta1
-from api.kubelet.dra.v1beta1 import api_pb2_grpc as v1beta1_grpc
 from api.kubelet.dra_health.v1 import api_pb2 as health_v1
 from api.kubelet.dra_health.v1 import api_pb2_grpc as health_v1_grpc
 from api.kubelet.dra_health.v1alpha1 import api_pb2 as health_v1alpha1
@@ -40,7 +37,6 @@ _AT_ONCE = 16
 
 SERVICES = (
     "v1.DRAPlugin",
-    "v1beta1.DRAPlugin",
     "v1.DRAResourceHealth",
     "v1alpha1.DRAResourceHealth",
 )
@@ -52,8 +48,7 @@ def add_services(
 ) -> None:
     """Add all services that kubelet calls to ``server``."""
     registration_grpc.add_RegistrationServicer_to_server(registration, server)
-    v1_grpc.add_DRAPluginServicer_to_server(PluginV1(node), server)
-    v1beta1_grpc.add_DRAPluginServicer_to_server(PluginV1Beta1(node), server)
+    v1_grpc.add_DRAPluginServicer_to_server(Plugin(node), server)
     health_v1_grpc.add_DRAResourceHealthServicer_to_server(HealthV1(board), server)
     health_v1alpha1_grpc.add_DRAResourceHealthServicer_to_server(HealthV1Alpha1(board), server)
 
@@ -116,27 +111,22 @@ def serve_claims(
         return dict(zip(refs, answers, strict=True))
 
 
-class _Plugin:
-    """The calls of a DRAPlugin service, in the messages of one version of the protocol."""
-
-    messages: ClassVar[Any]
-    """The module with the version's messages."""
-
-    has_share_ids: ClassVar[bool] = True
+class Plugin(v1_grpc.DRAPluginServicer):
+    """k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
 
     def NodePrepareResources(  # noqa: N802 - the protocol's name
         self,
-        request: Any,
+        request: v1.NodePrepareResourcesRequest,
         context: grpc.ServicerContext,  # noqa: ARG002 - the protocol's signature
-    ) -> Any:
+    ) -> v1.NodePrepareResourcesResponse:
         """Prepare every claim of the request."""
         answers = serve_claims(request.claims, self._node.prepare, self._node)
-        return self.messages.NodePrepareResourcesResponse(
+        return v1.NodePrepareResourcesResponse(
             claims={
-                uid: self.messages.NodePrepareResourceResponse(
+                uid: v1.NodePrepareResourceResponse(
                     error=answer.error, devices=[self._device(d) for d in answer.devices]
                 )
                 for uid, answer in answers.items()
@@ -145,41 +135,28 @@ class _Plugin:
 
     def NodeUnprepareResources(  # noqa: N802 - the protocol's name
         self,
-        request: Any,
+        request: v1.NodeUnprepareResourcesRequest,
         context: grpc.ServicerContext,  # noqa: ARG002 - the protocol's signature
-    ) -> Any:
+    ) -> v1.NodeUnprepareResourcesResponse:
         """Unprepare every claim of the request."""
         answers = serve_claims(request.claims, self._node.unprepare, self._node)
-        return self.messages.NodeUnprepareResourcesResponse(
+        return v1.NodeUnprepareResourcesResponse(
             claims={
-                uid: self.messages.NodeUnprepareResourceResponse(error=answer.error)
+                uid: v1.NodeUnprepareResourceResponse(error=answer.error)
                 for uid, answer in answers.items()
             }
         )
 
-    def _device(self, prepared: Prepared) -> Any:
-        device = self.messages.Device(
+    def _device(self, prepared: Prepared) -> v1.Device:
+        device = v1.Device(
             request_names=prepared.requests,
             pool_name=prepared.pool,
             device_name=prepared.device,
             cdi_device_ids=prepared.cdi_ids,
         )
-        if prepared.share_id and self.has_share_ids:
+        if prepared.share_id:
             device.share_id = prepared.share_id
         return device
-
-
-class PluginV1(_Plugin, v1_grpc.DRAPluginServicer):
-    """k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin."""
-
-    messages: ClassVar[Any] = v1
-
-
-class PluginV1Beta1(_Plugin, v1beta1_grpc.DRAPluginServicer):
-    """k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin, for kubelets before 1.34."""
-
-    messages: ClassVar[Any] = v1beta1
-    has_share_ids: ClassVar[bool] = False
 
 
 class HealthBoard:

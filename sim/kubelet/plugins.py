@@ -17,8 +17,6 @@ import grpc
 
 from api.kubelet.dra.v1 import api_pb2 as v1
 from api.kubelet.dra.v1 import api_pb2_grpc as v1_grpc
-from api.kubelet.dra.v1beta1 import api_pb2 as v1beta1
-from api.kubelet.dra.v1beta1 import api_pb2_grpc as v1beta1_grpc
 from api.kubelet.pluginregistration.v1 import api_pb2, api_pb2_grpc
 from dra.gpu.inventory import ClaimRef
 from dra.kube.timing import Backoff
@@ -116,8 +114,8 @@ class PluginRegistry:
 CALL_SECONDS = 45.0
 """Time limit of kubelet for each call (defaultClientCallTimeout)."""
 
-SERVICES = {"v1.DRAPlugin": (v1, v1_grpc), "v1beta1.DRAPlugin": (v1beta1, v1beta1_grpc)}
-"""Supported version string to message and stub modules (servicesSupportedByKubelet)."""
+SERVICE = "v1.DRAPlugin"
+"""The service that is called, of those that kubelet knows (servicesSupportedByKubelet)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,15 +131,14 @@ class PreparedDevice:
 class Plugin:
     """A connection to the DRA service of one plugin instance, re-made when it was lost."""
 
-    def __init__(self, *, driver: str, endpoint: str, service: str) -> None:
+    def __init__(self, *, driver: str, endpoint: str) -> None:
         self.driver = driver
         self.endpoint = endpoint
-        self._messages, stubs = SERVICES[service]
         self._channel = grpc.insecure_channel(
             f"unix:{endpoint}",
             options=[("grpc.max_reconnect_backoff_ms", 1000), ("grpc.enable_http_proxy", 0)],
         )
-        self._stub: Any = stubs.DRAPluginStub(self._channel)
+        self._stub: Any = v1_grpc.DRAPluginStub(self._channel)
 
     def close(self) -> None:
         """Ends the connection."""
@@ -157,7 +154,7 @@ class Plugin:
                 for one.
         """
         asked = {claim.uid: claim for claim in claims}
-        request = self._messages.NodePrepareResourcesRequest(claims=self._claims(asked.values()))
+        request = v1.NodePrepareResourcesRequest(claims=self._claims(asked.values()))
         answers = self._call("NodePrepareResources", request, seconds=seconds)
         _check(self.driver, "NodePrepareResources", asked, answers)
         return {
@@ -180,12 +177,12 @@ class Plugin:
             ClaimError: as for :meth:`prepare`.
         """
         asked = {claim.uid: claim for claim in claims}
-        request = self._messages.NodeUnprepareResourcesRequest(claims=self._claims(asked.values()))
+        request = v1.NodeUnprepareResourcesRequest(claims=self._claims(asked.values()))
         answers = self._call("NodeUnprepareResources", request, seconds=seconds)
         _check(self.driver, "NodeUnprepareResources", asked, answers)
 
     def _claims(self, claims: Iterable[ClaimRef]) -> list[Any]:
-        return [self._messages.Claim(namespace=c.namespace, uid=c.uid, name=c.name) for c in claims]
+        return [v1.Claim(namespace=c.namespace, uid=c.uid, name=c.name) for c in claims]
 
     def _call(self, method: str, request: Any, *, seconds: float) -> dict[str, Any]:
         try:
@@ -327,11 +324,8 @@ def register(path: str, registry: PluginRegistry) -> Plugin:
     stub = api_pb2_grpc.RegistrationStub(channel)
     info = stub.GetInfo(api_pb2.InfoRequest(), timeout=GET_INFO_SECONDS)
     try:
-        plugin = Plugin(
-            driver=info.name,
-            endpoint=info.endpoint or path,
-            service=_service(info),
-        )
+        _check_info(info)
+        plugin = Plugin(driver=info.name, endpoint=info.endpoint or path)
         try:
             registry.add(plugin)
         except RegistrationError:
@@ -353,17 +347,14 @@ def register(path: str, registry: PluginRegistry) -> Plugin:
     return plugin
 
 
-def _service(info: api_pb2.PluginInfo) -> str:
-    """The first service of the plugin's list that kubelet knows."""
+def _check_info(info: api_pb2.PluginInfo) -> None:
     if info.type != "DRAPlugin":
         raise RegistrationError(f"no handler for plugin type {info.type!r}: want 'DRAPlugin'")
     if len(info.name) > _MAX_DRIVER_NAME or not _DNS_SUBDOMAIN.fullmatch(info.name):
         raise RegistrationError(
             f"DRA driver name {info.name!r} is no DNS subdomain of at most 63 characters"
         )
-    for version in info.supported_versions:
-        if version in SERVICES:
-            return version
-    raise RegistrationError(
-        f"no supported service in {list(info.supported_versions)}: kubelet has {list(SERVICES)}"
-    )
+    if SERVICE not in info.supported_versions:
+        raise RegistrationError(
+            f"no supported service in {list(info.supported_versions)}: kubelet has {SERVICE!r}"
+        )

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from api.kubelet.dra.v1 import api_pb2 as dra_v1
-from api.kubelet.dra.v1beta1 import api_pb2 as dra_v1beta1
 from api.kubelet.dra_health.v1 import api_pb2 as health_v1
 from api.kubelet.dra_health.v1alpha1 import api_pb2 as health_v1alpha1
 from api.kubelet.pluginregistration.v1 import api_pb2 as registration_v1
@@ -28,7 +27,7 @@ def generated(root: Path) -> dict[str, bytes]:
 def test_what_is_checked_in_is_what_the_proto_files_generate(tmp_path: Path) -> None:
     generate(tmp_path)
     fresh, checked_in = generated(tmp_path), generated(ROOT)
-    assert len(proto_files()) == 6
+    assert len(proto_files()) == 5
     assert sorted(fresh) == sorted(checked_in)
     stale = [name for name, content in fresh.items() if checked_in[name] != content]
     assert stale == [], "run python hack/generate_protos.py"
@@ -59,11 +58,6 @@ def test_the_lowest_versions_that_we_promise_to_run_with_are_those_of_the_genera
         (
             dra_v1,
             "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin",
-            "NodePrepareResources NodeUnprepareResources",
-        ),
-        (
-            dra_v1beta1,
-            "k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin",
             "NodePrepareResources NodeUnprepareResources",
         ),
         (health_v1alpha1, "v1alpha1.DRAResourceHealth", "NodeWatchResources"),

@@ -221,9 +221,7 @@ class Kubelet:
     """Calls over the plugin's socket, each with the milliseconds that it took."""
 
     def __init__(self, socket: Path) -> None:
-        self._plugin = plugins.Plugin(
-            driver=DEFAULT_DRIVER, endpoint=str(socket), service="v1.DRAPlugin"
-        )
+        self._plugin = plugins.Plugin(driver=DEFAULT_DRIVER, endpoint=str(socket))
 
     def close(self) -> None:
         """Close the connection."""

@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from api.kubelet.dra.v1beta1 import api_pb2 as v1beta1
-from api.kubelet.dra.v1beta1 import api_pb2_grpc as v1beta1_grpc
 from kubeletplugin.claims import slices
 from kubeletplugin.claims.specs import Specs
 from kubeletplugin.journal.entries import State
@@ -95,20 +93,6 @@ def test_a_prepared_claim_is_served_from_the_journal_while_the_api_server_is_dow
     rig.http.down = True
     assert rig.prepared(known) == first
     assert "cannot read the claim from the API server" in rig.refused(unknown)
-
-
-def test_v1beta1_prepares_and_unprepares_the_same(rig: Rig) -> None:
-    ref = rig.claim(ONE_G_AT_4)
-    claim = v1beta1.Claim(namespace=ref.namespace, name=ref.name, uid=ref.uid)
-    with closing(rig.channel()) as channel:
-        stub = v1beta1_grpc.DRAPluginStub(channel)
-        prepared = stub.NodePrepareResources(v1beta1.NodePrepareResourcesRequest(claims=[claim]))
-        [device] = prepared.claims[ref.uid].devices
-        assert device.device_name == ONE_G_AT_4
-        assert rig.prepared(ref) == list(device.cdi_device_ids)
-        answer = stub.NodeUnprepareResources(v1beta1.NodeUnprepareResourcesRequest(claims=[claim]))
-    assert answer.claims[ref.uid].error == ""
-    assert rig.clean()
 
 
 def test_calls_for_one_claim_at_the_same_time_make_one_slice(rig: Rig) -> None:

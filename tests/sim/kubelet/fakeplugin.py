@@ -14,8 +14,6 @@ import grpc
 
 from api.kubelet.dra.v1 import api_pb2 as v1
 from api.kubelet.dra.v1 import api_pb2_grpc as v1_grpc
-from api.kubelet.dra.v1beta1 import api_pb2 as v1beta1
-from api.kubelet.dra.v1beta1 import api_pb2_grpc as v1beta1_grpc
 from api.kubelet.pluginregistration.v1 import api_pb2, api_pb2_grpc
 from tests.sim.standins import DRIVER
 
@@ -24,14 +22,14 @@ from tests.sim.standins import DRIVER
 class FakePlugin:
     """Prepares one device per claim, ``k8s.test/claim=<uid>``, with its CDI spec.
 
-    ``calls`` has ``(method, service, uids)``; ``prepare_error`` and ``unprepare_error`` are given
+    ``calls`` has ``(method, uids)``; ``prepare_error`` and ``unprepare_error`` are given
     as the error of every claim; ``alter`` may change a prepare answer.
     """
 
     kubelet_root: Path
     cdi_root: Path
     name: str = DRIVER
-    versions: tuple[str, ...] = ("v1.DRAPlugin", "v1beta1.DRAPlugin")
+    versions: tuple[str, ...] = ("v1.DRAPlugin",)
     kind: str = "DRAPlugin"
     socket: str = "dra.sock"
     request_names: tuple[str, ...] = ()
@@ -40,7 +38,7 @@ class FakePlugin:
     refuse_status: bool = False
     write_spec: bool = True
     alter: Callable[[Any], None] = lambda answer: None
-    calls: list[tuple[str, str, tuple[str, ...]]] = field(default_factory=list)
+    calls: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
     statuses: list[tuple[bool, str]] = field(default_factory=list)
     _servers: list[Any] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -55,8 +53,7 @@ class FakePlugin:
         self.registration_socket.parent.mkdir(parents=True, exist_ok=True)
         endpoint = folder / self.socket
         service = grpc.server(ThreadPoolExecutor(4))
-        v1_grpc.add_DRAPluginServicer_to_server(_Service(self, v1, "v1"), service)
-        v1beta1_grpc.add_DRAPluginServicer_to_server(_Service(self, v1beta1, "v1beta1"), service)
+        v1_grpc.add_DRAPluginServicer_to_server(_Service(self), service)
         registrar = grpc.server(ThreadPoolExecutor(2))
         api_pb2_grpc.add_RegistrationServicer_to_server(_Registrar(self, endpoint), registrar)
         for server, path in ((service, endpoint), (registrar, self.registration_socket)):
@@ -72,23 +69,21 @@ class FakePlugin:
 
     def uids(self, method: str) -> list[str]:
         with self._lock:
-            return [uid for name, _, uids in self.calls if name == method for uid in uids]
+            return [uid for name, uids in self.calls if name == method for uid in uids]
 
-    def record(self, method: str, service: str, uids: tuple[str, ...]) -> None:
+    def record(self, method: str, uids: tuple[str, ...]) -> None:
         with self._lock:
-            self.calls.append((method, service, uids))
+            self.calls.append((method, uids))
 
 
-class _Service(v1_grpc.DRAPluginServicer, v1beta1_grpc.DRAPluginServicer):
-    def __init__(self, plugin: FakePlugin, messages: Any, version: str) -> None:
+class _Service(v1_grpc.DRAPluginServicer):
+    def __init__(self, plugin: FakePlugin) -> None:
         self._plugin = plugin
-        self._messages = messages
-        self._version = version
 
     def NodePrepareResources(self, request: Any, context: Any) -> Any:  # noqa: N802 - the protocol's
         plugin = self._plugin
-        plugin.record("prepare", self._version, tuple(c.uid for c in request.claims))
-        answer = self._messages.NodePrepareResourcesResponse()
+        plugin.record("prepare", tuple(c.uid for c in request.claims))
+        answer = v1.NodePrepareResourcesResponse()
         for claim in request.claims:
             if plugin.prepare_error:
                 answer.claims[claim.uid].error = plugin.prepare_error
@@ -106,8 +101,8 @@ class _Service(v1_grpc.DRAPluginServicer, v1beta1_grpc.DRAPluginServicer):
 
     def NodeUnprepareResources(self, request: Any, context: Any) -> Any:  # noqa: N802 - the same
         plugin = self._plugin
-        plugin.record("unprepare", self._version, tuple(c.uid for c in request.claims))
-        answer = self._messages.NodeUnprepareResourcesResponse()
+        plugin.record("unprepare", tuple(c.uid for c in request.claims))
+        answer = v1.NodeUnprepareResourcesResponse()
         for claim in request.claims:
             answer.claims[claim.uid].error = plugin.unprepare_error
             if not plugin.unprepare_error:

@@ -42,7 +42,7 @@ def test_a_pod_runs_with_what_its_claims_cdi_spec_gives(
     assert [(d["path"], d["major"], d["minor"]) for d in view["devices"]] == [
         ("/dev/nvidia0", 195, 0)
     ]
-    assert plugin.calls == [("prepare", "v1", (claim["metadata"]["uid"],))]
+    assert plugin.calls == [("prepare", (claim["metadata"]["uid"],))]
 
 
 def test_only_containers_that_name_the_claim_get_its_devices(

@@ -1,1 +1,0 @@
-"""DRAPlugin v1beta1: kubelet before 1.34."""
