@@ -1,7 +1,5 @@
 """Changes of MIG mode, made only where the administrator opted in and nobody uses the GPU.
 
-On these GPUs an exclusive compute mode is ended too, in which no slice and no share works.
-
 From Hopper on a change of MIG mode needs no GPU reset, and the mode is lost whenever the driver is
 unloaded, so at each boot. Before Hopper a change needs a reset, and the mode stays in the GPU: on
 those GPUs this program never changes it.
@@ -26,8 +24,7 @@ from kubeletplugin import times
 from kubeletplugin.common import Common
 from kubeletplugin.gpus.gpu import GpuUnit, ModeChange
 from kubeletplugin.gpus.hardware import Hardware
-from kubeletplugin.host.processes import MONITORS, has_monitor, named_processes, openers
-from kubeletplugin.nvml.condition import EXCLUSIVE_PROCESS
+from kubeletplugin.host.processes import has_monitor, openers
 from kubeletplugin.nvml.errors import (
     RELEASE_DCGM,
     SEE_PROCESSES,
@@ -40,7 +37,6 @@ from kubeletplugin.nvml.gpus import mig_mode
 from kubeletplugin.nvml.instances import list_gpu_instances, processes
 
 _log = logging.getLogger(__name__)
-_MPS = "nvidia-cuda-mps"
 
 
 class MigMode:
@@ -67,8 +63,6 @@ class MigMode:
         changed = False
         for unit in self._hardware.units():
             mode = wanted(unit)
-            if mode is not None:
-                changed = self._end_exclusive_mode(unit) or changed
             if mode is None or unit.card.mig_enabled == mode:
                 unit.mode_change = None
                 continue
@@ -87,36 +81,6 @@ class MigMode:
         if changed:
             # Minor numbers may be others now.
             self._hardware.discover()
-
-    def _end_exclusive_mode(self, unit: GpuUnit) -> bool:
-        """Set the compute mode ExclusiveProcess, which NVIDIA's MPS leaves behind, to Default.
-
-        Returns True if that was done. It is done only on an idle GPU, which no program but a
-        monitor has open. The mode Prohibited is left alone, as only an administrator sets it.
-        """
-        session, gpu, card = self._session, unit.uuid, unit.card
-        if card.condition.compute_mode != EXCLUSIVE_PROCESS or card.mig_enabled:
-            return False
-        if unit.released or unit.conflict is not None or not session.names_processes:
-            return False
-        with unit.lock.if_free() as free:
-            try:
-                if not free or self._journal.of_gpu(gpu) or self._is_used(unit):
-                    return False
-                mode = pynvml.NVML_COMPUTEMODE_DEFAULT
-                session.call(pynvml.nvmlDeviceSetComputeMode, session.device(gpu), mode, gpu=gpu)
-            except NvmlError as error:
-                _log.error("compute mode of %s: %s", unit.name, error)
-                return False
-        _log.warning("compute mode of %s (%s) was ExclusiveProcess, is Default", unit.name, gpu)
-        return True
-
-    def _is_used(self, unit: GpuUnit) -> bool:
-        """True if a program that is no monitor has the GPU open, or an MPS daemon runs."""
-        found = [o.partition(" ")[0] for o in openers(self._roots, unit.card.minor)]
-        names = [name for _, name in named_processes(self._roots.on_host("/proc"))]
-        mps = any(name.startswith(_MPS) for name in names)
-        return mps or not MONITORS.issuperset(found) or self._has_contexts(unit)
 
     def _has_contexts(self, unit: GpuUnit) -> bool:
         session, gpu = self._session, unit.uuid

@@ -43,7 +43,7 @@ _ACTIONS = (
 _FABRIC = ("NotSupported", "NotStarted", "InProgress", "Completed")
 _NO_FABRIC, _NOT_STARTED, _IN_PROGRESS, _REGISTERED = range(4)
 _COMPUTE_MODES = ("Default", "ExclusiveThread", "Prohibited", "ExclusiveProcess")
-_DEFAULT, _EXCLUSIVE_THREAD, _PROHIBITED, EXCLUSIVE_PROCESS = range(4)
+_DEFAULT, _EXCLUSIVE_THREAD, _PROHIBITED, _EXCLUSIVE_PROCESS = range(4)
 _GUEST = pynvml.NVML_GPU_VIRTUALIZATION_MODE_VGPU
 _HOSTS = (
     pynvml.NVML_GPU_VIRTUALIZATION_MODE_HOST_VGPU,
@@ -163,7 +163,7 @@ def _obstacles(condition: Condition, *, mig: bool, uuid: str) -> Iterator[tuple[
             "configuration) that a partition with the GPU is active (fmpm -l, fmpm -a)"
         )
         yield GpuReason.FABRIC_NOT_READY, text
-    exclusive = condition.compute_mode in {_EXCLUSIVE_THREAD, EXCLUSIVE_PROCESS}
+    exclusive = condition.compute_mode in {_EXCLUSIVE_THREAD, _EXCLUSIVE_PROCESS}
     if condition.compute_mode == _PROHIBITED or (exclusive and not mig):
         how = "with MIG mode off " if mig else ""
         mode = _word(_COMPUTE_MODES, condition.compute_mode)
@@ -234,7 +234,7 @@ def _notes(condition: Condition, *, mig: bool) -> Iterator[str]:
         yield "the GPU is a vGPU"
     if condition.accepts_work:
         yield "confidential computing is on"
-    if mig and condition.compute_mode in {_EXCLUSIVE_THREAD, EXCLUSIVE_PROCESS}:
+    if mig and condition.compute_mode in {_EXCLUSIVE_THREAD, _EXCLUSIVE_PROCESS}:
         yield f"compute mode {_COMPUTE_MODES[condition.compute_mode]}, which is not one of slices"
 
 

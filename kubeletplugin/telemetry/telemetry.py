@@ -14,7 +14,6 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from pynvml import NVML_ERROR_IN_USE
 
-from dra.gpu.geometry import Geometry
 from dra.gpu.inventory import Gpu, GpuReason
 from dra.gpu.names import DeviceNameError, MigDevice, parse_device
 from dra.monitoring import WHOLE_GPU
@@ -84,7 +83,6 @@ class NodeMetrics(Collector):
             [((), float(self._readiness.is_ready))],
         )
         yield from _of_gpus(gpus)
-        yield from self._of_journal(entries)
         names = {g.uuid: g.name for g in gpus}
         kept = (e for e in entries if e.state in LEAVING and e.placement is not None and not e.idle)
         # Each claim that shared a slice has an entry; the placement is counted once.
@@ -100,22 +98,6 @@ class NodeMetrics(Collector):
             "1 for every device that a claim has here; gi and ci are NVML's instance ids.",
             ["namespace", "pod", "claim", "gpu_uuid", "mig_uuid", "gi", "ci", "profile"],
             [(self._labels(e), 1.0) for e in entries if e.state in HELD],
-        )
-
-    def _of_journal(self, entries: Sequence[Entry]) -> Iterable[GaugeMetricFamily]:
-        yield family(
-            "journal_problems",
-            "Files of the journal that could not be used when the plugin started.",
-            [],
-            [((), len(self._journal.problems))],
-        )
-
-        down = {e.claim.uid for e in entries if e.mps and e.state is State.PREPARED and e.note}
-        yield family(
-            "mps_daemons_down",
-            "Prepared claims whose MPS daemon does not serve.",
-            [],
-            [((), len(down))],
         )
 
     def _labels(self, entry: Entry) -> tuple[str, ...]:
@@ -144,13 +126,6 @@ def _why_unavailable(entry: Entry) -> str:
 
 
 def _of_gpus(gpus: Sequence[Gpu]) -> Iterable[GaugeMetricFamily]:
-    cut = [(g, g.geometry) for g in gpus if g.geometry is not None]
-    yield family(
-        "gpu_info",
-        "1 for every GPU of the node.",
-        ["gpu", "gpu_uuid", "product"],
-        [((g.name, g.uuid, g.product_name), 1.0) for g in gpus],
-    )
     yield family(
         "gpu_unavailable",
         "1 for every GPU on which no slice can be made; reason is that of the MigNode.",
@@ -165,36 +140,3 @@ def _of_gpus(gpus: Sequence[Gpu]) -> Iterable[GaugeMetricFamily]:
         ["gpu", "profile", "state"],
         list(states.items()),
     )
-    yield family(
-        "gpu_memory_slices",
-        "Memory slices of a GPU.",
-        ["gpu"],
-        [((g.name,), geometry.memory_slices) for g, geometry in cut],
-    )
-    yield family(
-        "gpu_free_memory_slices",
-        "Memory slices of a GPU that nothing holds.",
-        ["gpu"],
-        [((g.name,), geometry.memory_slices - g.usage.mask.bit_count()) for g, geometry in cut],
-    )
-    yield family(
-        "gpu_largest_placeable_memory_slices",
-        "Memory slices of the largest slice that could be made now.",
-        ["gpu"],
-        [((g.name,), _largest(g, geometry)) for g, geometry in cut],
-    )
-    yield family(
-        "placeable_starts",
-        "Starts at which a slice of the profile could be made now.",
-        ["gpu", "profile"],
-        [
-            ((g.name, profile), 0 if g.reason else count)
-            for g, geometry in cut
-            for profile, count in geometry.placeable(g.usage).items()
-        ],
-    )
-
-
-def _largest(gpu: Gpu, geometry: Geometry) -> int:
-    profile = None if gpu.reason else geometry.largest_placeable(gpu.usage)
-    return profile.memory_slices if profile else 0

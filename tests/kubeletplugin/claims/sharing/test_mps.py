@@ -282,14 +282,11 @@ def test_a_daemon_that_crashed_or_was_deleted_is_there_again_with_its_limits(
     assert pods.pods()[0]["metadata"]["uid"] != pod["metadata"]["uid"]
 
 
-def test_a_daemon_that_cannot_be_made_again_is_an_event_a_condition_and_a_metric(
+def test_a_daemon_that_cannot_be_made_again_is_an_event_and_a_condition(
     sharing: Rig, pods: DaemonPods
 ) -> None:
     def refuse(method: str, path: str) -> KubeError | None:
         return ForbiddenError("no", status=403) if "/pods" in path else None
-
-    def down() -> float | None:
-        return sharing.telemetry.registry.get_sample_value("mig_dra_mps_daemons_down")
 
     def ready(*, tended: bool = True) -> str:
         assert sharing.daemon is not None
@@ -301,7 +298,7 @@ def test_a_daemon_that_cannot_be_made_again_is_an_event_a_condition_and_a_metric
 
     ref = sharing.claim(SLICE, config=[mps()])
     sharing.prepared(ref)
-    assert (ready(tended=False), down()) == ("Prepared", 0)
+    assert ready(tended=False) == "Prepared"
     sharing.http.refuse = refuse
     pods.crash(ref.uid)
     pods.runs = False
@@ -309,12 +306,10 @@ def test_a_daemon_that_cannot_be_made_again_is_an_event_a_condition_and_a_metric
     wait_for("the event", lambda: any(r == "MpsDaemonDown" for r, _ in events(sharing, ref.name)))
     [message] = {m for r, m in events(sharing, ref.name) if r == "MpsDaemonDown"}
     assert "grant this plugin's service account get, list, create and delete on pods" in message
-    assert down() == 1
     sharing.http.refuse = lambda method, path: None
     pods.runs = True
     wait_for("the daemon", lambda: control(sharing, ref.uid, "get_server_list") == "")
     wait_for("the condition", lambda: ready() == "Prepared")
-    assert down() == 0
 
 
 def test_a_node_is_ready_while_daemons_of_claims_left_half_made_are_not(

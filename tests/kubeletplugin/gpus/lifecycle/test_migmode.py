@@ -82,22 +82,16 @@ def test_mig_mode_of_a_gpu_in_use_is_not_changed(
     wait_for("the mode", lambda: reasons(rig) == [""])
 
 
-@pytest.mark.usefixtures("frequent_looks")
-def test_an_exclusive_compute_mode_ends_once_nobody_uses_the_gpu(
-    make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
+def test_an_exclusive_compute_mode_is_left_alone_and_its_remedy_told(
+    make_rig: Callable[..., Rig],
 ) -> None:
-    with_options(monkeypatch, enable_mig=True)
-    rig = make_rig(GpuSpec(H100, mig=False), GpuSpec(H100, mig=False), GpuSpec(A100, mig=False))
-    for gpu, mode in enumerate((3, 2, 3)):
-        rig.machine.disturb(gpu, compute_mode=mode)
-    rig.machine.start_process(0, 11)
+    rig = make_rig(GpuSpec(A100, mig=False))
+    rig.machine.disturb(0, compute_mode=3)
     rig.start()
-    wait_for("the A100", lambda: rig.machine.gpu(2).compute_mode == 0)
-    assert reasons(rig)[:2] == ["ComputeModeRestricted", "ComputeModeRestricted"]
-    assert rig.machine.gpu(0).compute_mode == 3, "somebody uses it"
-    rig.machine.end_process(11)
-    wait_for("the H100", lambda: reasons(rig) == ["", "ComputeModeRestricted", "MIGDisabled"])
-    assert rig.machine.gpu(1).compute_mode == 2, "an administrator did it"
+    assert reasons(rig) == ["ComputeModeRestricted"]
+    assert "cannot be used: its compute mode is ExclusiveProcess" in rig.refused(rig.claim("gpu-0"))
+    assert rig.mutations() == []
+    assert f"nvidia-smi -i {rig.machine.gpu(0).uuid} -c 0" in str(rig.mignode())
 
 
 HELD = [Variants(), Variants(mode_held="refused")]
