@@ -14,7 +14,6 @@ import click
 from dra.common.flags import ProcessOptions, flag, read_flags, with_flags
 from dra.gpu.inventory import AllocatorKind
 from dra.gpu.names import DEFAULT_DRIVER
-from dra.resourceslices.resourceslices import Overhead, read_overhead
 from kubeletplugin.host.driverfiles import AUTO, NEVER
 from kubeletplugin.host.libraries import LIBRARY_DIRECTORIES
 from kubeletplugin.host.roots import Roots
@@ -143,13 +142,6 @@ class Options(ProcessOptions):
         " always.",
         read=BindingConditions,
         type=click.Choice([b.value for b in BindingConditions]),
-    )
-    device_overhead: Overhead = flag(
-        "",
-        "What each container with a device takes of the node besides, as memory=512Mi,cpu=100m:"
-        " counted where kube-scheduler allocates, from Kubernetes 1.37 on, with the feature gate"
-        " DRANodeAllocatableResources.",
-        read=read_overhead,
     )
     idle_seconds: float = flag(
         0.0,

@@ -224,10 +224,6 @@ QUIET_SLICES_SECONDS = 1.0
 """Pause before ResourceSlices that somebody deleted are written again, as kubelet deletes them one
 after another."""
 
-GATE_FIRST_SECONDS, GATE_LONGEST_SECONDS = 600.0, 4 * 3600.0
-"""First and longest pause before a feature gate is probed again: a gate changes only when the API
-server restarts."""
-
 FAILED_FIRST_SECONDS, FAILED_LONGEST_SECONDS = 20.0, 600.0
 """First and longest time for which slices of a GPU are not to be allocated after one could not be
 made; the failure is remembered for the longest after that."""

@@ -18,68 +18,24 @@ where some capacity of a device is in use, and takes them off by device, not by 
 ``allocateDevice`` and ``checkAvailableCounters`` in the allocators incubating and experimental).
 Within one attempt it does not give back the counters of a share that it has tried in vain: it may
 miss room for a claim of several devices, but never finds room that is not there.
-
-Overhead (KEP-5517) is what each container with a device takes of the node besides it: a process on
-a GPU needs host memory, which no pod states. Kubernetes 1.37 counts it, with the gate
-``DRANodeAllocatableResources``: kube-scheduler when it looks for room, kubelet in cgroups. The form
-of 1.36 (``nodeAllocatableResourceMappings``) is not used: kube-scheduler gives a claim with it to
-one pod only (``validateNodeAllocatableDRAClaimSharing``).
 """
 
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import islice
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from dra.claims.conditions import binding_fields
-from dra.common.quantity import QuantityError, mebibytes, parse_quantity
+from dra.common.quantity import mebibytes
 from dra.gpu.devices import gpu_attributes, gpu_capacity, slice_attributes, slice_capacity
 from dra.gpu.geometry import Counts, Geometry, Occupant, Placement, Profile
 from dra.gpu.inventory import Gpu, Inventory
 from dra.gpu.names import counter_set_name
 from dra.resourceslices.partitions import Offered, Partition
-
-Overhead = tuple[tuple[str, str], ...]
-"""Names of resources that nodes have themselves, each with a quantity."""
-
-FIELD: Final = "nodeAllocatableResources"
-_RESOURCE: Final = re.compile(r"cpu|memory|ephemeral-storage|hugepages-[1-9][0-9]*[KMG]i")
-
-
-def read_overhead(text: str) -> Overhead:
-    """Read ``memory=512Mi,cpu=100m``; nothing from an empty text.
-
-    Raises:
-        ValueError: says which part is wrong, and what is allowed.
-    """
-    found: dict[str, str] = {}
-    for part in filter(None, (part.strip() for part in text.split(","))):
-        name, _, amount = part.partition("=")
-        if not _RESOURCE.fullmatch(name):
-            raise ValueError(
-                f"{part!r} names no resource of a node; write cpu, memory, ephemeral-storage or "
-                "hugepages-2Mi, each as memory=512Mi"
-            )
-        try:
-            positive = parse_quantity(amount) > 0
-        except QuantityError:
-            positive = False
-        if not positive:
-            raise ValueError(f"{part!r} has no quantity above 0; write {name}=1, {name}=512Mi")
-        found[name] = amount
-    return tuple(sorted(found.items()))
-
-
-def overhead_fields(overhead: Overhead) -> dict[str, Any]:
-    """Fields of a device of a ResourceSlice; none without overhead."""
-    each = {name: {"overhead": {"perContainer": amount}} for name, amount in overhead}
-    return {FIELD: each} if each else {}
-
 
 Counters = dict[str, Any]
 """``{name: {"value": quantity}}``."""
@@ -218,14 +174,13 @@ class Features:
 
     ``separate``: counter sets in slices of their own. ``taints``: taints of devices. ``binding``:
     conditions without which kube-scheduler binds no pod. ``shares``: slices that may be allocated
-    several times. ``overhead``: that of each device; empty where the server does not keep it.
+    several times.
     """
 
     separate: bool = True
     taints: bool = True
     binding: bool = False
     shares: bool = True
-    overhead: Overhead = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +234,7 @@ class SliceLayout:
 
     def _device(self, partition: Partition, inventory: Inventory) -> Spec:
         gpu, profile, placement = partition.gpu, partition.profile, partition.placement
-        device: Spec = {"name": partition.name, **overhead_fields(self._features.overhead)}
+        device: Spec = {"name": partition.name}
         if profile is None or placement is None:
             device["attributes"] = _cut(gpu_attributes(gpu, inventory))
             device["capacity"] = gpu_capacity(gpu)

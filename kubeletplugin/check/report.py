@@ -16,6 +16,8 @@ from typing import Any
 
 import msgspec
 
+from api.decoding import decodable
+
 
 class Item(StrEnum):
     """Name of one subject of the check, in the report and in the docs.
@@ -122,6 +124,7 @@ class Times(_Record, frozen=True, kw_only=True):
     max: float
 
 
+@decodable
 class Report(_Record, frozen=True, kw_only=True):
     """The whole report.
 

@@ -78,15 +78,8 @@ class AllocatorMode:
             self._publication = publication
         self._on_change()
 
-    def resume(self) -> None:
-        """Change the allocator to kube-scheduler: ResourceSlices will be published after all."""
-        with self._mutex:
-            self._withdrawn = False
-            self._publication = Publication(done=None, reason="Pending")
-        self._on_change()
-
     def withdraw(self) -> None:
-        """Change the allocator to the controller: no ResourceSlice has devices until ``resume``."""
+        """Change the allocator to the controller: no ResourceSlice has devices any more."""
         with self._mutex:
             self._withdrawn = True
         self._on_change()

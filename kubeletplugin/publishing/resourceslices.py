@@ -30,12 +30,9 @@ from dra.kube.http import whole
 from dra.kube.timing import Backoff, Clock
 from dra.resourceslices.partitions import Doubts, Offered, offered
 from dra.resourceslices.resourceslices import (
-    FIELD,
     Features,
-    Overhead,
     SliceLayout,
     object_name,
-    overhead_fields,
     taint_key,
 )
 from kubeletplugin import times
@@ -51,13 +48,7 @@ _COUNTERS = {"probe": {"value": "1"}}
 _GOING = (InstanceState.RECLAIMING, InstanceState.ORPHAN)
 _GATE_OFF = (
     "the API server drops the fields of partitionable devices (feature gate "
-    "DRAPartitionableDevices); turn the gate on in API server and scheduler: the plugin looks "
-    "again every now and then, and at once when it is restarted"
-)
-_NO_OVERHEAD = (
-    "the API server drops nodeAllocatableResources of devices, which need Kubernetes 1.37 with the "
-    "feature gate DRANodeAllocatableResources in API server, scheduler and kubelet; restart the "
-    "plugin once it is on"
+    "DRAPartitionableDevices); turn the gate on in API server and scheduler, and restart the plugin"
 )
 
 
@@ -104,10 +95,6 @@ class SlicePublisher(Writer):
         self._was_controllers = False
         self._last: tuple[Offered, Mapping[str, str]] | None = None
         self._given_up: Publication | None = None
-        # Growing pauses: if API servers disagree, equal ones would switch the allocator for ever.
-        self._again = Backoff(
-            first=times.GATE_FIRST_SECONDS, limit=times.GATE_LONGEST_SECONDS, jitter=0.0
-        )
 
     def _kept(self, raw: Raw) -> Obj | None:
         metadata = whole(raw)["metadata"]
@@ -117,9 +104,8 @@ class SlicePublisher(Writer):
         if self._mode.wanted is AllocatorKind.CONTROLLER or self._given_up is not None:
             if self._mode.allocator is not AllocatorKind.CONTROLLER:
                 self._withdraw()
-            if self._given_up is None or self._again_in() or not self._resume():
-                self._name_pool()
-                return None if self._given_up is None else self._again_in()
+            self._name_pool()
+            return None
         inventory = self._inventory()
         if inventory is None:
             return None
@@ -132,34 +118,6 @@ class SlicePublisher(Writer):
             raise
         due = (self._unaccounted.due(), self._failed_gpus.due())
         return min((seconds for seconds in due if seconds is not None), default=None)
-
-    def _resume(self) -> bool:
-        """Change back to kube-scheduler if that has become possible; returns True if it has.
-
-        The hand-over is that of a plugin restarted with another mode: devices that the controller
-        allocated are published too, so that kube-scheduler counts them as allocated.
-        """
-        self._again.postpone(self._clock.monotonic())
-        inventory = self._inventory()
-        if inventory is None:
-            return False
-        try:
-            features = self._probe(inventory)
-            if features is None:
-                return False
-        except KubeError as error:
-            _log.info("--allocator=scheduler is not possible yet: %s", error)
-            return False
-        _log.info("--allocator=scheduler has become possible: kube-scheduler is to allocate")
-        self._features = features
-        self._given_up = self._last = None
-        self._announced, self._was_controllers = False, True
-        self._mode.resume()
-        return True
-
-    def _again_in(self) -> float:
-        """Seconds until ``--allocator=scheduler``, which was given up, is tried again."""
-        return self._again.left(self._clock.monotonic())
 
     def _announce(self) -> bool:
         """True if the MigNode says that kube-scheduler allocates; pauses first after a change."""
@@ -203,12 +161,7 @@ class SlicePublisher(Writer):
         self._mode.report(Publication(done=True, reason="Published"))
 
     def _probe(self, inventory: Inventory) -> Features | None:
-        overhead = self._options.device_overhead
-        manager = self._options.field_manager
-        features = probe(self._api, inventory, field_manager=manager, overhead=overhead)
-        if overhead and features is not None and not features.overhead:
-            _log.warning("--device-overhead has no effect: %s", _NO_OVERHEAD)
-        return features
+        return probe(self._api, inventory, field_manager=self._options.field_manager)
 
     def _offered(self, inventory: Inventory, features: Features) -> Offered:
         blocked = self._unaccounted.look(inventory.gpus)
@@ -218,11 +171,10 @@ class SlicePublisher(Writer):
         )
 
     def _give_up(self, reason: str, message: str) -> None:
-        """Withdraw the slices and let the controller allocate, until :meth:`_resume`."""
+        """Withdraw the slices and let the controller allocate until this program ends."""
         text = f"{message}. Until then the controller allocates this node's GPUs"
         _log.error("--allocator=scheduler is not possible: %s", text)
         self._reports.report_node(NodeReason.NO_SLICES, text, warning=True)
-        self._again.fail(self._clock.monotonic())
         self._given_up = Publication(done=False, reason=reason, message=text)
         self._mode.report(self._given_up)
         self._withdraw()
@@ -353,9 +305,7 @@ class Unaccounted:
         return min((seconds for seconds in left if seconds > 0), default=None)
 
 
-def probe(
-    api: KubeApi, inventory: Inventory, *, field_manager: str, overhead: Overhead = ()
-) -> Features | None:
+def probe(api: KubeApi, inventory: Inventory, *, field_manager: str) -> Features | None:
     """Features of ResourceSlices that the API server serves; None without partitionable devices.
 
     A dry run tests them, as the server's version does not tell: a feature gate may be on or off in
@@ -372,7 +322,6 @@ def probe(
         "consumesCounters": [{"counterSet": "probe", "counters": _COUNTERS}],
         "taints": [{"key": taint_key(inventory.driver), "effect": "NoSchedule"}],
         **binding_fields(),
-        **overhead_fields(overhead),
         "allowMultipleAllocations": True,
     }
     together = {"sharedCounters": [{"name": "probe", "counters": _COUNTERS}], "devices": [device]}
@@ -389,7 +338,6 @@ def probe(
         binding=bool(found.get("bindingConditions")),
         # Shares double the devices, which is too many for the single slice of 1.34.
         shares=separate and bool(found.get("allowMultipleAllocations")),
-        overhead=overhead if found.get(FIELD) else (),
     )
 
 

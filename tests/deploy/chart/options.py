@@ -90,7 +90,6 @@ BY_VALUE: dict[str, dict[str, Given]] = {
         "--forgotten-after": ("kubeletPlugin.forgottenAfter", 300, 300.0),
         "--eager-seconds": ("eagerCreation.seconds", 300, 300.0),
         "--binding-conditions": ("bindingConditions", "always", "always"),
-        "--device-overhead": ("deviceOverhead", {"memory": "512Mi"}, "memory=512Mi"),
         "--idle-seconds": ("kubeletPlugin.idleSeconds", 60, 60.0),
         "--gpu-shares": ("kubeletPlugin.gpuShares", 4, 4),
         "--slice-shares": ("kubeletPlugin.sliceShares", 4, 4),

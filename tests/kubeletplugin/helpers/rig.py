@@ -22,7 +22,6 @@ from dra.common.resources import MIG_NODES, NODES, RESOURCE_CLAIMS, Obj, Resourc
 from dra.gpu.inventory import AllocatorKind, ClaimRef
 from dra.gpu.mignode import to_mignode
 from dra.kube.client import KubeApi
-from dra.resourceslices.resourceslices import Overhead
 from kubeletplugin.daemon.daemon import Daemon
 from kubeletplugin.host.roots import Roots
 from kubeletplugin.journal.entries import Entry
@@ -55,7 +54,6 @@ class Rig:
         self.http = PluginHttp(kubeconfig)
         self.driver_root = Path("/")
         self.allocator = AllocatorKind.CONTROLLER
-        self.device_overhead: Overhead = ()
         self.eager_seconds = 600.0
         self.idle_seconds = 0.0
         self.mps_image = ""
@@ -110,7 +108,6 @@ class Rig:
             driver_name=DRIVER,
             allocator=self.allocator,
             roots=self.roots,
-            device_overhead=self.device_overhead,
             eager_seconds=self.eager_seconds,
             idle_seconds=self.idle_seconds,
             mps_image=self.mps_image,

@@ -13,7 +13,6 @@ import pytest
 from dra.common.resources import RESOURCE_SLICES, Obj
 from dra.gpu.inventory import AllocatorKind
 from dra.kube.errors import ForbiddenError, InvalidError, KubeError, UnavailableError
-from kubeletplugin import times
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec, Machine
 from tests.helpers.waiting import wait_for
@@ -110,17 +109,13 @@ def test_what_exceeds_a_limit_is_left_to_the_controller(
     assert devices(rig) == {}
 
 
-def test_without_taints_a_gpu_out_of_service_is_left_out(
-    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_without_taints_a_gpu_out_of_service_is_left_out(folder: Path, tmp_path: Path) -> None:
     with (
         api_server(tmp_path, "--feature-gates", "DRADeviceTaints=false") as kubeconfig,
         node_at(kubeconfig, folder) as rig,
     ):
-        rig.device_overhead = (("memory", "512Mi"),)
         rig.start()
         wait_for("slices", lambda: len(devices(rig)) == 25)
-        assert "--device-overhead has no effect" in caplog.text, "a field of 1.37"
         function = "nvmlDeviceGetGpuInstances"
         rig.machine.inject(Fault(id="x", function=function, action="return", code=999, times=0))
         look_again(rig)
@@ -132,107 +127,6 @@ def test_without_taints_a_gpu_out_of_service_is_left_out(
 
 
 # -- once kube-scheduler can allocate after all, the node is handed back to it
-
-
-class Gate:
-    """The feature gate of the API server, and what is asked of it and written meanwhile."""
-
-    def __init__(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.on = True
-        self.order: list[str] = []
-        call = type(rig.http).call
-
-        def spoilt(http: Any, method: str, path: str, **more: Any) -> Obj:
-            answer = call(http, method, path, **more)
-            if method in {"POST", "PUT"} and path.startswith(SLICES):
-                self.order.append("probe" if more.get("query", {}).get("dryRun") else "slice")
-                self._drop(answer["spec"])
-            elif method == "PUT" and path.endswith(f"mignodes/{rig.node}"):
-                self.order.append(more["body"]["spec"]["allocator"])
-            return answer
-
-        monkeypatch.setattr(type(rig.http), "call", spoilt)
-
-    def _drop(self, spec: Obj) -> None:
-        for holder in () if self.on else (spec, *spec.get("devices", [])):
-            holder.pop("sharedCounters", None)
-            holder.pop("consumesCounters", None)
-
-
-def named(rig: Rig) -> None:
-    """One slice without devices names the pool: the last that is written while the gate is off."""
-    wait_for("the slice that names the pool", lambda: slices(rig) and not devices(rig))
-
-
-def fallen_back(rig: Rig, gate: Gate) -> None:
-    """The gate is off, and the controller allocates."""
-    gate.on = False
-    for found in slices(rig):
-        rig.api.delete(RESOURCE_SLICES, found["metadata"]["name"])
-    wait_for("the controller", lambda: rig.mignode()["spec"]["allocator"] == "controller")
-    # The status is written after the spec.
-    wait_for("the reason", lambda: condition(rig)["reason"] == "GateOff")
-    named(rig)
-    gate.order.clear()
-
-
-def test_once_the_gate_is_on_the_node_is_handed_back_to_kube_scheduler(
-    make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(times, "GATE_FIRST_SECONDS", 0.2)
-    rig = make_rig()
-    gate = Gate(rig, monkeypatch)
-    rig.allocator = AllocatorKind.SCHEDULER
-    rig.start()
-    wait_for("slices", lambda: published(rig))
-    before = devices(rig)
-    fallen_back(rig, gate)
-    held = rig.claim("gpu-0-mig-3g20gb-9-4")
-    assert rig.prepared(held)
-    wait_for("questions", lambda: gate.order.count("probe") > 4)
-    assert {*gate.order} == {"probe"}, "while the gate is off, nothing is written"
-    gate.on = True
-    wait_for("slices", lambda: published(rig))
-    told = [each for each in gate.order if each != "probe"]
-    assert told[0] == "scheduler", "the controller hears of it before there is a slice"
-    assert "slice" in told
-    assert "controller" not in told
-    assert devices(rig) == before, "among them what the controller has given away meanwhile"
-    assert rig.unprepare(held) == ""
-    fallen_back(rig, gate)
-
-
-def test_what_is_refused_while_the_gate_is_asked_for_changes_nothing(
-    make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(times, "GATE_FIRST_SECONDS", 0.2)
-    rig = make_rig()
-    gate = Gate(rig, monkeypatch)
-    gate.on = False
-    rig.allocator = AllocatorKind.SCHEDULER
-    rig.start()
-    wait_for("the controller", lambda: rig.mignode()["spec"]["allocator"] == "controller")
-    named(rig)
-    refused: list[str] = []
-
-    def refuse(method: str, path: str) -> KubeError | None:
-        if (method, path) != ("POST", SLICES):
-            return None
-        refused.append(path)
-        return ForbiddenError("slices are not for you")
-
-    rig.http.refuse = refuse
-    wait_for("refusals", lambda: len(refused) > 2)
-    assert rig.daemon is not None
-    assert not rig.daemon.resource_slices._pauses, "it is asked at its own pace"
-    assert condition(rig)["reason"] == "GateOff"
-    assert rig.mignode()["spec"]["allocator"] == "controller"
-    gate.on = True
-    rig.http.refuse = lambda _method, _path: None
-    wait_for("slices", lambda: published(rig))
-
-
-# -- who allocates: the MigNode says so in step with the ResourceSlices, one way and back
 
 
 def test_back_with_the_controller_the_slices_go_before_the_mignode_says_so(

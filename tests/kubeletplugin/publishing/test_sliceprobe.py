@@ -13,8 +13,7 @@ from dra.gpu.geometry import Occupant, Placement
 from dra.gpu.inventory import Gpu, Instance, InstanceState, Inventory
 from dra.kube.client import KubeApi
 from dra.kube.errors import InvalidError, KubeError
-from dra.resourceslices.partitions import offered
-from dra.resourceslices.resourceslices import Features, SliceLayout, read_overhead
+from dra.resourceslices.resourceslices import Features
 from kubeletplugin import times
 from kubeletplugin.publishing.resourceslices import Unaccounted, probe
 from tests.dra.gpus import sliced_gpu
@@ -33,12 +32,11 @@ class Server:
         taints: bool,
         together: bool,
         binding: bool = True,
-        overhead: bool = True,
         shares: bool = True,
         error: KubeError | None = None,
     ) -> None:
         self.partitionable, self.taints, self.together = partitionable, taints, together
-        self.binding, self.overhead, self.shares = binding, overhead, shares
+        self.binding, self.shares = binding, shares
         self.error = error
 
     def create(self, _resource: object, body: Obj, *, dry_run: bool, **_: Any) -> Obj:
@@ -59,8 +57,6 @@ class Server:
                 del device["bindingConditions"], device["bindingFailureConditions"]
             if not self.shares:
                 del device["allowMultipleAllocations"]
-            if not self.overhead:
-                device.pop("nodeAllocatableResources", None)
         if self.partitionable and not self.together and "sharedCounters" in spec:
             raise InvalidError("only one of `sharedCounters` or `devices` is allowed", status=422)
         return kept
@@ -83,24 +79,6 @@ def test_the_layout_is_what_the_server_keeps(
     assert found == Features(
         separate=not together, taints=taints, binding=binding, shares=shares and not together
     )
-
-
-@pytest.mark.parametrize("kept", [True, False])
-def test_overhead_is_published_where_the_server_keeps_it(*, kept: bool) -> None:
-    overhead = read_overhead("memory=512Mi,cpu=100m")
-    server = cast("KubeApi", Server(partitionable=True, taints=True, together=False, overhead=kept))
-    found = probe(server, INVENTORY, field_manager="tests", overhead=overhead)
-    assert found is not None
-    assert found.overhead == (overhead if kept else ())
-    layout = SliceLayout(offered(replace(INVENTORY, gpus=(sliced_gpu(0),)), {}, taints=True), found)
-    specs = [layout.spec(index, generation=1) for index in range(len(layout))]
-    given = [each.get("nodeAllocatableResources") for s in specs for each in s.get("devices", ())]
-    each = {
-        "cpu": {"overhead": {"perContainer": "100m"}},
-        "memory": {"overhead": {"perContainer": "512Mi"}},
-    }
-    assert given == [each if kept else None] * len(given)
-    assert given
 
 
 @pytest.mark.parametrize("together", [True, False])
