@@ -158,20 +158,11 @@ def encode(spec: Spec) -> dict[str, Any]:
 def version(spec: Spec) -> str:
     """The oldest version of the specification that permits all fields of ``spec``.
 
-    It is 0.5.0 for device names that begin with a digit, as claim UIDs may, and for ``hostPath`` of
-    nodes; 0.6.0 for a dot in the class; 0.7.0 for ``additionalGids``. Every version has hooks.
+    It is 0.7.0 for ``additionalGids``, and otherwise 0.5.0: claims need that for names of devices
+    that begin with a digit and for ``hostPath`` of nodes. Every version has hooks.
     """
-    return max(
-        "0.6.0" if "." in spec.kind.partition("/")[2] else "0.3.0",
-        "0.5.0" if any(device.name[:1].isdigit() for device in spec.devices) else "",
-        *(_version(edits) for edits in (spec.common, *(d.edits for d in spec.devices))),
-    )
-
-
-def _version(edits: Edits) -> str:
-    if edits.gids:
-        return "0.7.0"
-    return "0.5.0" if any(node.host_path for node in edits.nodes) else ""
+    edits = (spec.common, *(device.edits for device in spec.devices))
+    return "0.7.0" if any(each.gids for each in edits) else "0.5.0"
 
 
 def _edits(edits: Edits) -> dict[str, Any]:

@@ -12,9 +12,6 @@ from typing import Final
 
 from dra.common.resources import Obj, at
 
-CDI_OF_CLAIMS: Final = "0.5.0"
-"""CDI version that every claim needs: names of devices begin with a digit."""
-
 _READS: Final[dict[str, tuple[tuple[tuple[int, int, int], str], ...]]] = {
     "containerd": (((1, 7, 2), "0.5.0"), ((1, 7, 12), "0.6.0"), ((1, 7, 16), "0.7.0")),
     "cri-o": (((1, 28, 0), "0.6.0"), ((1, 30, 0), "0.7.0")),
@@ -31,10 +28,11 @@ def runtime_of(node: Obj) -> str:
 
 
 @lru_cache(maxsize=16)
-def refusal(runtime: str, *, needs: str = CDI_OF_CLAIMS) -> str:
+def refusal(runtime: str, *, needs: str = "0.5.0") -> str:
     """Reason why containers of a runtime would start without their device; empty if none is known.
 
-    ``runtime``: as of :func:`runtime_of`. ``needs``: CDI version of the specs.
+    ``runtime``: as of :func:`runtime_of`. ``needs``: CDI version of the specs, the oldest that any
+    has by default.
     """
     if runtime.startswith("docker://"):
         # cri-dockerd up to 0.4.3, the newest, does not read the field (core/container_create.go).

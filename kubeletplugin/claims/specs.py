@@ -19,7 +19,7 @@ from cdi.spec import (
 )
 from cdi.store import SpecStore
 from dra.claims.reasons import NodeReason
-from dra.common.runtimes import CDI_OF_CLAIMS, refusal
+from dra.common.runtimes import refusal
 from kubeletplugin.common import Common
 from kubeletplugin.errors import HostError, IncompleteError
 from kubeletplugin.gpus.gpu import Conflict, GpuUnit
@@ -113,7 +113,7 @@ class Specs:
 
     def _check_runtime(self, needs: str) -> None:
         """Raise IncompleteError if the runtime would drop specs of CDI version ``needs``."""
-        if problem := refusal(self._runtime(), needs=max(needs, CDI_OF_CLAIMS)):
+        if problem := refusal(self._runtime(), needs=needs):
             raise IncompleteError(problem)
 
     def _make_nodes(self, spec: Spec, needs: Needs) -> None:

@@ -93,20 +93,11 @@ def test_a_spec_is_written_in_the_words_of_the_specification() -> None:
 
 
 def test_the_version_is_the_oldest_that_knows_everything() -> None:
-    letters = Spec("a/b", (Device("gpu", Edits(nodes=(NODE,))),))
-    assert encode(letters)["cdiVersion"] == "0.3.0"
-    digits = replace(letters, devices=(Device("0gpu", Edits(nodes=(NODE,))),))
-    assert encode(digits)["cdiVersion"] == "0.5.0"
-    elsewhere = DeviceNode("/dev/nvidia0", "/run/dev/nvidia0")
-    paths = replace(letters, common=Edits(nodes=(elsewhere,)))
-    assert encode(paths)["cdiVersion"] == "0.5.0"
-    dotted = replace(letters, kind="a/b.c")
-    assert encode(dotted)["cdiVersion"] == "0.6.0"
-    hooks = replace(letters, common=Edits(hooks=(HOOK,)))
-    assert encode(hooks)["cdiVersion"] == "0.3.0"
+    plain = Spec("a/b", (Device("0gpu", Edits(nodes=(NODE,), hooks=(HOOK,))),))
+    assert encode(plain)["cdiVersion"] == "0.5.0"
     for groups in (
-        replace(dotted, common=Edits(gids=(44,))),
-        replace(digits, devices=(Device("0gpu", Edits(gids=(44,))),)),
+        replace(plain, common=Edits(gids=(44,))),
+        replace(plain, devices=(Device("0gpu", Edits(gids=(44,))),)),
     ):
         assert encode(groups)["cdiVersion"] == "0.7.0"
 
