@@ -44,7 +44,6 @@ from kubeletplugin.nvml.instances import (
 from kubeletplugin.publishing.mignode import Wishes
 
 _log = logging.getLogger(__name__)
-_SOURCE = "takeover"
 _TAKING = Conflict(
     NodeReason.TAKEOVER,
     "the node is taken over, and another manager may still give its GPUs out, or pods have them of "
@@ -56,25 +55,16 @@ _PENDING, _SUCCESS = "pending", "success"
 _UNUSED = "nobody has it so far; it is looked at again"
 
 
+_Told = dict[tuple[str, int], tuple[str, str]]
+"""As ``GpuReader.foreign``."""
+
+
 class _Found(NamedTuple):
     """An instance of others. ``uuids``: of the MIG devices in it."""
 
     gpu: str
     gi: GpuInstance
     uuids: tuple[str, ...]
-
-
-class _Look(NamedTuple):
-    """A look at all GPUs.
-
-    ``free``: since when instances are unused. ``told``: as ``GpuReader.foreign``. ``takes``: what
-    is unused is removed.
-    """
-
-    uses: OtherUses
-    free: dict[_Found, float]
-    told: dict[tuple[str, int], tuple[str, str]]
-    takes: bool = False
 
 
 class Takeover:
@@ -103,6 +93,7 @@ class Takeover:
         self._held: tuple[Conflict | None, frozenset[str]] = (None, frozenset())
         self._seen: Wish | None = None
         self._free: dict[_Found, float] = {}
+        self._before = self._free
         self.progress: TakeoverProgress | None = None
 
     def begin(self) -> None:
@@ -143,7 +134,7 @@ class Takeover:
             self._held = conflict, held
             for unit in self._hardware.units():
                 unit.held = _TAKING if unit.uuid in held else None
-            self._hardware.set_conflict(conflict, source=_SOURCE)
+            self._hardware.set_conflict(conflict, source="takeover")
 
     def _tell(self, wish: Wish, left: list[str], *, why: str = "", done: str) -> None:
         """Tell what is ``left``, or ``why`` nothing goes on; if it is neither, the wish is over."""
@@ -164,25 +155,23 @@ class Takeover:
     def _look(self, wish: Wish | None) -> None:
         """Publish who has instances of others; with a wish, remove those that nobody has."""
         seen = (i.state for gpu in self._hardware.gpus() for i in gpu.instances)
+        self._before, self._free = self._free, {}
         if wish is None and InstanceState.FOREIGN not in seen:
-            self._free = {}
             return
-        why, look = "", _Look(OtherUses({}), {}, {})
+        why, told = "", _Told()
         try:
             pods = self._kubelet.pods()
             uses = other_uses(*pods, *checkpointed_devices(self._roots), driver=self._driver)
             if wish is not None:
                 keys = [label.key for label in wish.labels]
                 why = self._other_manager(keys) or next(self._doubts(pods, uses), "")
-            look = _Look(uses, {}, {}, takes=wish is not None and not why)
-            units = self._hardware.units()
-            left = [text for unit in units for text in self._of_gpu(unit, look)]
+            units, takes = self._hardware.units(), wish is not None and not why
+            left = [t for unit in units for t in self._of_gpu(unit, uses, told, takes=takes)]
             left += self._hardware.problems
             held = frozenset(u.uuid for u in units if uses.of(*_names(u)))
-            self._hardware.set_foreign(look.told)
+            self._hardware.set_foreign(told)
         except PluginError as error:
             why, left, held = str(error), [], frozenset()
-        self._free = look.free
         if wish is not None:
             self._hold(_TAKING if why else None, held)
             why = why and f"nothing is taken yet: {why}"
@@ -205,9 +194,9 @@ class Takeover:
         if unclear := uses.unclear():
             yield f"{unclear} may have any GPU or slice of the node"
 
-    def _of_gpu(self, unit: GpuUnit, look: _Look) -> Iterator[str]:
-        """Remove what may go of a GPU; texts on what stays."""
-        if users := look.uses.of(*_names(unit)):
+    def _of_gpu(self, unit: GpuUnit, uses: OtherUses, told: _Told, *, takes: bool) -> Iterator[str]:
+        """Remove what may go of a GPU, if it ``takes``; texts on what stays, and who has it."""
+        if users := uses.of(*_names(unit)):
             yield f"{unit.name} whole: {users}"
         if unit.released:
             yield f"{unit.name}: {unit.released}"
@@ -221,10 +210,10 @@ class Takeover:
             for gi in self._slices.foreign(unit):
                 inside = list_compute_instances(session, unit.uuid, gi.id)
                 found = _Found(unit.uuid, gi, tuple(sorted(c.uuid for c in inside)))
-                why = self._why_kept(found, unit, look)
-                look.told[unit.uuid, gi.id] = (found.uuids[0] if len(inside) == 1 else "", why)
-                if not why and look.takes:
-                    since = look.free[found] = self._free.get(found, now)
+                why = self._why_kept(found, unit, uses)
+                told[unit.uuid, gi.id] = (found.uuids[0] if len(inside) == 1 else "", why)
+                if not why and takes:
+                    since = self._free[found] = self._before.get(found, now)
                     is_new = now - since < times.TAKEOVER_PAUSE_SECONDS
                     why = _UNUSED if is_new else self._remove(found, unit)
                 if why:
@@ -234,18 +223,17 @@ class Takeover:
         finally:
             unit.lock.leave()
 
-    def _why_kept(self, found: _Found, unit: GpuUnit, look: _Look) -> str:
+    def _why_kept(self, found: _Found, unit: GpuUnit, uses: OtherUses) -> str:
         """Reason why an instance has to stay; empty if there is none."""
         gi = found.gi
         for entry in self._journal.of_gpu(unit.uuid):
             if entry.placement is None or entry.placement.overlaps(gi.placement):
                 return f"its place is kept for {entry.holder()}"
-        if users := look.uses.of(*found.uuids, *_names(unit, gi), *_names(unit)) or unit.unwell:
+        if users := uses.of(*found.uuids, *_names(unit, gi), *_names(unit)) or unit.unwell:
             return users
         if pids := processes(self._hardware.session, unit.uuid, gi.id):
-            named = f"process {', '.join(map(str, pids))}"
-            told = self._slices.holders(unit.uuid, pids)
-            return f"{named} is in it, and kubelet gives it to no pod{told}"
+            text = f"process {', '.join(map(str, pids))} is in it, and kubelet gives it to no pod"
+            return text + self._slices.holders(unit.uuid, pids)
         return ""
 
     def _remove(self, found: _Found, unit: GpuUnit) -> str:
@@ -270,12 +258,11 @@ class Takeover:
         # A Prepare that began before the GPUs were withdrawn has a lock, and then an entry.
         busy = [f"{u.name} is worked on" for u in self._hardware.units() if u.lock.is_worked_under]
         left = [*busy, *(entry.holder() for entry in self._journal.entries())]
-        missing: list[str] = []
         if wish.restore and not left:
             why = self._other_manager([label.key for label in wish.labels])
-            missing = [why] if why else [t for k in wish.instances if (t := self._restore(k))]
-        why = f"not made again: {'; '.join(missing)}" if missing else ""
-        self._tell(wish, left, why=why, done="nothing of this driver is left on the node")
+            tried = [why] if why else map(self._restore, wish.instances)
+            left = [f"not made again: {text}" for text in tried if text]
+        self._tell(wish, left, done="nothing of this driver is left on the node")
 
     def _restore(self, kept: KeptInstance) -> str:
         """Make what is missing of an instance with a compute instance, and leave it to others.
