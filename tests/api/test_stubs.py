@@ -1,4 +1,4 @@
-"""The generated code is that of the .proto files, and the .proto files are kubelet's contract."""
+"""The generated code is that of the .proto files."""
 
 from __future__ import annotations
 
@@ -6,13 +6,6 @@ import re
 import tomllib
 from pathlib import Path
 
-import pytest
-
-from api.kubelet.dra.v1 import api_pb2 as dra_v1
-from api.kubelet.dra_health.v1 import api_pb2 as health_v1
-from api.kubelet.dra_health.v1alpha1 import api_pb2 as health_v1alpha1
-from api.kubelet.pluginregistration.v1 import api_pb2 as registration_v1
-from api.kubelet.podresources.v1 import api_pb2 as pod_resources_v1
 from hack.generate_protos import ROOT, generate, proto_files
 
 
@@ -49,25 +42,3 @@ def test_the_lowest_versions_that_we_promise_to_run_with_are_those_of_the_genera
         elif name.endswith("_pb2.py"):
             [wanted] = re.findall(r"Protobuf Python Version: ([\d.]+)", text)
             assert floor("protobuf") == wanted
-
-
-@pytest.mark.parametrize(
-    ("module", "service", "methods"),
-    [
-        (registration_v1, "pluginregistration.Registration", "GetInfo NotifyRegistrationStatus"),
-        (
-            dra_v1,
-            "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin",
-            "NodePrepareResources NodeUnprepareResources",
-        ),
-        (health_v1alpha1, "v1alpha1.DRAResourceHealth", "NodeWatchResources"),
-        (health_v1, "v1.DRAResourceHealth", "NodeWatchResources"),
-        (pod_resources_v1, "v1.PodResourcesLister", "List GetAllocatableResources"),
-    ],
-)
-def test_services_have_the_names_that_kubelet_calls(
-    module: object, service: str, methods: str
-) -> None:
-    [found] = module.DESCRIPTOR.services_by_name.values()  # type: ignore[attr-defined]
-    assert found.full_name == service
-    assert [m.name for m in found.methods] == methods.split()

@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from uuid import uuid4
 
 import click
 import pytest
@@ -16,9 +15,6 @@ from controller.cli import main as controller
 from dra.common.resources import Obj
 from hack.cluster.chart import REPOSITORY, find, pod_spec, render
 from kubeletplugin.__main__ import main as kubeletplugin
-from kubeletplugin.host.roots import Roots
-from kubeletplugin.options import Options
-from kubeletplugin.sockets import sockets
 from sim.__main__ import main as simulator
 from sim.nvml.machine import Machine
 from tests.deploy.images.imagefiles import DOCKERFILE, stages
@@ -75,23 +71,6 @@ def test_the_directories_that_the_plugin_uses_are_mounted_at_their_own_path() ->
     assert seen["plugin"] == str(options["kubelet_root"] / "plugins" / options["driver_name"])
     assert seen["cdi"] == str(options["cdi_root"])
     assert (paths["host"], seen["host"]) == ("/", str(options["host_root"]))
-
-
-def test_the_names_of_the_sockets_fit() -> None:
-    """A Unix socket's path has at most 107 characters, and another plugin's is another."""
-    longest = {"driverName": f"{'d' * 43}.example"}
-    (container,) = pod_spec(render(longest), "kubelet-plugin")["containers"]
-    options = parsed(kubeletplugin, arguments(container))
-    assert options["instance"] == "POD_UID"
-    roots = Roots(Path("/"), Path("/"), options["cdi_root"], options["kubelet_root"], Path("/s"))
-    named = {
-        sockets(
-            Options(node_name="n", driver_name=options["driver_name"], roots=roots, instance=uid)
-        )
-        for uid in (str(uuid4()), str(uuid4()))
-    }
-    assert len(named) == 2
-    assert all(len(str(each.registration)) <= 107 for each in named)
 
 
 def script(container: Obj, replaced: dict[str, str], **environment: str) -> None:

@@ -82,7 +82,7 @@ BRIEFLY = {
     "prepare a GPU with time slices": 2,
     "unprepare a GPU with time slices": 2,
 }
-"""At most so many steps are killed after, of others ``SPREAD``, of those of ``CORE`` all.
+"""At most so many steps are killed after, of others ``SPREAD``, of those of ``CORE`` half.
 
 They are spread over those that change more than files, if any, and the files put in place next.
 
@@ -187,7 +187,7 @@ def points(taken: list[running.Taken], *, most: int, hardware: bool) -> list[int
     changed = [(k, t.step) for k, t in steps if t.left != before[k - 1]]
     if not hardware and not most:
         first = {on_the_way(step) or str(k): k for k, step in reversed(changed)}
-        return sorted(first.values())
+        return sorted(first.values())[::2]
     chosen: list[int] = []
     due, only_files = True, not any(_is_more_than_a_file(step) for _, step in changed)
     for k, step in changed:

@@ -12,7 +12,6 @@ from dra.common.cache import decoded_weight
 from dra.common.resources import Obj
 from dra.gpu.inventory import ClaimRef
 from dra.kube.client import KubeApi
-from dra.kube.reflector import Change
 from kubeletplugin.claims.claim_watch import ClaimWatch
 from kubeletplugin.claims.early import EarlySlices
 from kubeletplugin.claims.lookup import ClaimReader
@@ -50,9 +49,6 @@ class Watch(ClaimWatch):
 
     def expect(self, ref: ClaimRef, names: tuple[str, ...], *, again: bool) -> None:
         self.expected.append(names)
-
-    def see(self, obj: Obj) -> None:
-        self._changed(Change("added", None, obj))
 
 
 def test_a_claim_that_was_told_is_checked_as_one_that_is_read() -> None:

@@ -14,6 +14,7 @@ from kubeletplugin.claims.outcomes import SEVERAL, Outcomes
 from kubeletplugin.errors import BusyError, HardwareError
 from kubeletplugin.journal.entries import Entry
 from kubeletplugin.nvml.errors import InUseError, NvmlError
+from kubeletplugin.times import LISTED_SECONDS
 from sim.nvml.faults import Fault
 from tests.dra.kube.clocks import FakeClock
 from tests.kubeletplugin.helpers.rig import Rig
@@ -129,3 +130,11 @@ def test_many_failures_of_one_namespace_drive_no_other_out_and_are_not_kept(list
     for ref in greedy[-63:]:
         listed.claims.forget(ref)
     assert listed.state() == [(REF.uid, False)]
+
+
+def test_what_kubelet_asks_for_no_more_is_not_listed_for_ever(listed: Listed) -> None:
+    listed.claims.failed(REF, BusyError("held"))
+    listed.clock.at += LISTED_SECONDS - 1
+    assert listed.state() == [("1", False)]
+    listed.clock.at += 1
+    assert listed.state() == []

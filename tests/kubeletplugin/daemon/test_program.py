@@ -234,6 +234,6 @@ def test_binding_conditions_need_slices_that_are_made_ahead() -> None:
 
 
 def test_the_node_name_is_asked_for() -> None:
-    done = run()
-    assert done.returncode == 2
-    assert "--node-name" in done.stderr
+    answer = CliRunner().invoke(main, [])
+    assert answer.exit_code == 2
+    assert "--node-name" in answer.output

@@ -8,12 +8,20 @@ from pathlib import Path
 import pytest
 
 from dra.common.resources import NODES
+from dra.gpu.geometry import Placement
 from kubeletplugin import times
 from kubeletplugin.gpus.reader import GpuReader
-from kubeletplugin.journal.entries import State
+from kubeletplugin.journal.entries import Entry, State
+from kubeletplugin.nvml.calls import Calls
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.gpubench import GpuBench
 from tests.kubeletplugin.helpers.rig import Rig
+
+
+def gone(bench: GpuBench, entry: Entry) -> None:
+    assert entry.gi_id is not None
+    bench.machine.destroy_slice(0, entry.gi_id)
+    bench.journal.remove(entry)
 
 
 @pytest.fixture
@@ -66,3 +74,27 @@ def test_a_look_at_a_gpu_on_which_somebody_works_is_made_afterwards(
         "the conflict",
         lambda: rig.mignode()["status"]["gpus"][0].get("reason") == "MIGManagerActive",
     )
+
+
+def test_what_was_read_back_is_published_as_a_look_shows_it(
+    bench: GpuBench, reader: GpuReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, stays = (bench.made(n, State.PREPARED, Placement(i, 1)) for i, n in enumerate("ab"))
+    bench.machine.create_slice(0, "1g.5gb", start=6)
+    reader.read(bench.unit)
+    gone(bench, first)
+    made = bench.made("c", State.PREPARED, Placement(0, 1))
+    ahead = bench.made("d", State.CI_CREATED, Placement(3, 1), early=True)
+
+    def asked(*_: object, **__: object) -> None:
+        raise AssertionError("NVML was asked")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Calls, "run", asked)
+        assert reader.follow(bench.unit, [first.key, made.key, ahead.key])
+    followed = bench.unit.seen
+    assert followed is not None
+    holders = [i.claim for i in followed.instances]
+    assert holders == [made.claim, stays.claim, ahead.claim, None]
+    reader.read(bench.unit)
+    assert bench.unit.seen == followed

@@ -138,7 +138,3 @@ class GpuBench:
         self._state.mkdir(exist_ok=True)
         self._state.rename(self._state.with_name("away"))
         self._state.write_text("")
-
-    def empty_disk(self) -> None:
-        self._state.unlink()
-        self._state.with_name("away").rename(self._state)

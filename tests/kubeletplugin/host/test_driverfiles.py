@@ -6,10 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import yaml
 
 from cdi.store import SpecStore
-from dra.common.resources import Obj
 from kubeletplugin.errors import HostError
 from kubeletplugin.host.driverfiles import DriverSearch, DriverSpec, Needs
 from kubeletplugin.host.nodes import control_nodes
@@ -175,10 +173,6 @@ class Bench:
 
     def needs(self) -> Needs:
         return Needs(find(self.host), control_nodes(roots(self.host)), roots(self.host))
-
-    def written(self) -> Obj:
-        found: Obj = yaml.safe_load(self.store.common_path.read_text())
-        return found
 
     def _find(self) -> Needs:
         if self.now is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 
 import pynvml
@@ -15,11 +14,10 @@ from kubeletplugin.telemetry.observer import Action
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec
 from sim.nvml.products import Variants
-from tests.helpers.scrape import Scrape, collected, get, logged_port, scraped
+from tests.helpers.scrape import Scrape, collected
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.claims.test_reclaim import PID, in_use
 from tests.kubeletplugin.claims.test_restart import change_entry
-from tests.kubeletplugin.daemon.test_program import arguments, running
 from tests.kubeletplugin.helpers.lostjournals import lose_journal, prepared
 from tests.kubeletplugin.helpers.rig import A100, Rig
 
@@ -200,24 +198,6 @@ def test_a_rebuilt_journal_and_a_swept_spec_are_actions(rig: Rig) -> None:
     spec.with_name(spec.name.replace("_", "_00000000-")).write_bytes(spec.read_bytes())
     rig.start()
     assert actions(rig) == {"rebuilt": 1, "swept": 1}
-
-
-def test_a_running_plugin_is_scraped_and_probed(make_rig: Callable[..., Rig]) -> None:
-    rig = make_rig(GpuSpec(A100))
-    command = [sys.executable, "-m", "sim", "plugin", "--hardware", str(rig.machine.directory)]
-    flags = ["--metrics-address", "127.0.0.1:0", *arguments(rig)]
-    with running([*command, "--", *flags], rig.folder) as plugin:
-        wait_for("the port", lambda: logged_port([plugin.log]))
-        port = logged_port([plugin.log])
-        wait_for("readiness", lambda: get(port, "/readyz") == (200, "ok\n"))
-        rig.prepared(rig.claim(SLICE))
-        found = scraped(port)
-        assert calls(found, "prepare", profile="1g.5gb", result="ok") == 1
-        gets = {"method": "GET", "resource": "resourceclaims", "code": "200"}
-        assert found.value("mig_dra_api_requests_total", **gets) >= 1
-        assert found.value("process_resident_memory_bytes") > 1e6
-        assert get(port, "/healthz") == (200, "ok\n")
-        plugin.end()
 
 
 # -- metrics of NVML's calls and of waits for a GPU

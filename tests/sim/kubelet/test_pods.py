@@ -14,7 +14,7 @@ from sim.kubelet.kubelet import Settings
 from sim.kubelet.plugins import ContainerError
 from tests.helpers.waiting import wait_for
 from tests.sim import standins
-from tests.sim.kubelet.conftest import NODE, MakePlugin, bind, bind_pod
+from tests.sim.kubelet.conftest import NODE, bind, bind_pod
 from tests.sim.kubelet.fakeplugin import FakePlugin
 from tests.sim.standins import get_pod, gone, phase
 
@@ -127,16 +127,6 @@ def test_a_claim_that_was_replaced_under_its_name_waits_for_the_old_one(
     assert "previous pod force-deleted" in _events(api, "FailedPrepareDynamicResources")[0]
     plugin.unprepare_error = ""
     _runs(api, "b")
-
-
-def test_during_a_rolling_update_the_newest_plugin_is_called(
-    api: KubeApi, plugin: FakePlugin, make_plugin: MakePlugin, claim: Obj
-) -> None:
-    newer = make_plugin(socket="dra-2.sock")
-    wait_for("registration", lambda: newer.statuses == [(True, "")])
-    bind(api, "a", claim)
-    wait_for("running", lambda: phase(api, "a") == "Running")
-    assert (len(plugin.calls), len(newer.calls)) == (0, 1)
 
 
 # -- CDI specs as the stand-in for a container runtime reads them

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pynvml
 import pytest
 from click.testing import CliRunner, Result
@@ -14,7 +13,7 @@ from click.testing import CliRunner, Result
 from sim.__main__ import main
 from sim.nvml.cabi import Return
 from sim.nvml.machine import GpuSpec
-from sim.nvml.products import FIXTURES, Product, load_product, product_names
+from sim.nvml.products import FIXTURES, load_product, product_names
 from tests.sim.nvml.calls import create_at, device, gpu_instances, placements, refused
 from tests.sim.nvml.conftest import Start
 
@@ -118,35 +117,6 @@ def test_with_mig_mode_off_profiles_and_placements_answer_and_none_is_made(start
     assert gpu_instances(device(), 19) == []
     with refused(Return.NOT_SUPPORTED):
         create_at(device(), 19, 0, 1)
-
-
-def test_an_invented_product_works_without_a_line_of_code(start: Start, tmp_path: Path) -> None:
-    invented = msgspec.json.decode((FIXTURES / "A30.json").read_bytes(), type=Product)
-    small, large = invented.gi_profiles[0], invented.gi_profiles[-1]
-    thirds = msgspec.structs.replace(
-        small, name="1g.9gb", enum=6, id=33, instance_count=3, starts=(0, 2, 4), size=2, decoders=1
-    )
-    thin = tuple(c for c in large.ci_profiles if c.slice_count < large.slice_count)
-    whole = msgspec.structs.replace(
-        large, name="3g.27gb", id=1, starts=(0,), size=6, slice_count=3, ci_profiles=thin
-    )
-    product = msgspec.structs.replace(
-        invented,
-        product="third",
-        name="NVIDIA Third",
-        memory_slices=6,
-        compute_slices=3,
-        gi_profiles=(thirds, whole),
-    )
-    path = tmp_path / "third.json"
-    path.write_bytes(msgspec.json.encode(product))
-    start(GpuSpec(path))
-    assert pynvml.nvmlDeviceGetName(device()) == "NVIDIA Third"
-    assert placements(device(), 33) == [(0, 2), (2, 2), (4, 2)]
-    ids = {pynvml.nvmlGpuInstanceGetInfo(create_at(device(), 33, s, 2)).id for s in (0, 2, 4)}
-    assert len(ids) == 3
-    with refused(Return.INSUFFICIENT_RESOURCES):
-        create_at(device(), 1, 0, 6)
 
 
 # -- the command line of the simulated hardware

@@ -45,8 +45,3 @@ class Bench(GpuBench):
         assert (entry.state, entry.boot_id) == (State.CI_CREATED, "boot")
         assert (entry.gi_id, entry.ci_id, entry.mig_uuid) == (gi.id, ci.id, ci.uuid)
         assert (gi.start, gi.size, gi.profile) == (4, 1, 19)
-
-    def keys(self) -> list[tuple[int, list[int]]]:
-        """Every instance there is, by what is never used again."""
-        found = self.machine.gpu(0).gpu_instances
-        return [(g.key, [c.key for c in g.compute_instances]) for g in found]
