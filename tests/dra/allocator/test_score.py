@@ -4,10 +4,11 @@ import random
 import tracemalloc
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from dra.allocator import moves
+from dra.allocator import gpustate, moves
 from dra.allocator.moves import Move, MoveTable, TooManyStatesError
 from dra.allocator.score import (
     POLICIES,
@@ -22,6 +23,7 @@ from dra.allocator.score import (
     sws,
 )
 from dra.gpu.geometry import EMPTY, Geometry, Occupant, Placement, Usage
+from tests.controller.helpers.objects import gpu, with_gpus
 from tests.dra.gpus import A100, THIRDS
 
 
@@ -151,6 +153,20 @@ def test_policies_choose_the_gpu_their_names_promise() -> None:
     gpus = [usage((19, 6, 1)), EMPTY, usage((9, 4, 4))]
     assert choose(best_fit, gpus, "2g.10gb")[0] == 2
     assert choose(spread, gpus, "2g.10gb")[0] == 1
+
+
+def test_a_gpu_tells_policies_all_that_they_may_look_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a field that keeps its default a policy would see nothing."""
+    told = list[set[str]]()
+
+    def situation(*values: Any, **named: Any) -> Situation:
+        told.append({*Situation._fields[: len(values)], *named})
+        return Situation(*values, **named)
+
+    monkeypatch.setattr(gpustate, "Situation", situation)
+    with_gpus(gpu(0))
+    assert told
+    assert all(fields == {*Situation._fields} for fields in told)
 
 
 def test_every_policy_that_the_configuration_names_exists() -> None:
