@@ -78,9 +78,6 @@ def test_each_of_two_tenants_gets_the_nodes_of_its_own_instances_alone(rig: Rig)
 # -- claims and nodes that cannot be served: a clear error, and no change to hardware
 
 
-GOOD = "gpu-0-mig-1g5gb-19-4"
-
-
 def refuse(rig: Rig, ref: ClaimRef, *parts: str) -> None:
     """Prepare has to fail with all these words, and to leave no trace."""
     hardware, mutations = rig.machine.snapshot(), rig.mutations()
@@ -109,11 +106,11 @@ def test_without_nvml_the_plugin_stays_up_says_why_and_serves_once_it_is_there(
     wait_for("MigNode", rig.published)
     wait_for("the reason", lambda: "DRIVER_NOT_LOADED (9)" in ready(rig)["message"])
     assert ready(rig)["status"] == "False"
-    refuse(rig, rig.claim(GOOD), "DRIVER_NOT_LOADED (9)", "modprobe nvidia")
-    assert rig.unprepare(rig.claim(GOOD)) == "", "an unknown claim needs no NVML"
+    refuse(rig, rig.claim(SLICE), "DRIVER_NOT_LOADED (9)", "modprobe nvidia")
+    assert rig.unprepare(rig.claim(SLICE)) == "", "an unknown claim needs no NVML"
     rig.machine.clear_faults()
     wait_for("NVML", lambda: ready(rig)["status"] == "True")
-    assert rig.prepared(rig.claim(GOOD))
+    assert rig.prepared(rig.claim(SLICE))
 
 
 def test_a_node_without_gpus_says_so(make_rig: Callable[..., Rig]) -> None:
@@ -123,11 +120,11 @@ def test_a_node_without_gpus_says_so(make_rig: Callable[..., Rig]) -> None:
     rig.start()
     wait_for("MigNode", lambda: "no NVIDIA GPU" in ready(rig)["message"])
     assert ready(rig)["status"] == "False"
-    refuse(rig, rig.claim(GOOD), "no GPU called gpu-0", "it has: none")
+    refuse(rig, rig.claim(SLICE), "no GPU called gpu-0", "it has: none")
 
 
 def test_a_gpu_that_is_lost_is_shown_with_its_claims_and_the_other_goes_on(rig: Rig) -> None:
-    ref = rig.claim(GOOD)
+    ref = rig.claim(SLICE)
     rig.prepared(ref)
     rig.machine.lose(0)
     assert rig.daemon is not None

@@ -155,6 +155,3 @@ def test_a_gpu_that_nvml_does_not_find_is_not_an_instance_that_is_gone(rig: Rig)
     assert states(rig) == [State.TOMBSTONE]
     rig.machine.clear_faults()
     wait_for("the janitor", rig.clean)
-
-
-SLICE = "gpu-0-mig-1g5gb-19-4"

@@ -77,3 +77,12 @@ def test_a_bound_that_the_host_does_not_see_is_refused_with_the_remedy(folder: P
 
 def roots(host: Path) -> Roots:
     return Roots(host, Path("/"), host / "cdi", host / "kubelet", host / "state")
+
+
+def test_a_folder_that_is_itself_a_link_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "beside").mkdir()
+    (tmp_path / "beside/file").write_text("x")
+    (tmp_path / "claim").symlink_to(tmp_path / "beside")
+    with pytest.raises(OSError, match="claim"):
+        remove_tree(tmp_path / "claim")
+    assert (tmp_path / "beside/file").read_text() == "x"

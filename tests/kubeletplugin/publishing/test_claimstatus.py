@@ -92,3 +92,16 @@ def test_a_claim_that_cannot_be_understood_leaves_the_others_their_status(rig: R
     ref = rig.claim("gpu-1-mig-1g5gb-19-4")
     rig.prepared(ref)
     assert rig.claim_status(ref)
+
+
+def test_entries_of_another_driver_stay(rig: Rig) -> None:
+    other = {"request": "r1", "driver": "net.example.com", "pool": "p", "device": "nic"}
+    own = {"request": "r0", "driver": DRIVER, "pool": rig.node, "device": SLICE}
+    ref = rig.claim(results=[own, other])
+    theirs = {"driver": "net.example.com", "pool": "p", "device": "nic"}
+    body = {"metadata": {"name": ref.name, "namespace": "default"}, "status": {"devices": [theirs]}}
+    rig.api.apply(RESOURCE_CLAIMS, body, field_manager="other", subresource="status")
+    rig.prepared(ref)
+    assert {d["driver"] for d in rig.claim_status(ref)} == {DRIVER, "net.example.com"}
+    assert rig.unprepare(ref) == ""
+    assert rig.claim_status(ref) == [theirs]

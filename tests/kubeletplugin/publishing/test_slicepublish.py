@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dra.common.resources import NODES, RESOURCE_SLICES
+from dra.gpu.inventory import AllocatorKind
 from kubeletplugin import times
 from sim.nvml.faults import Fault
 from tests.helpers.waiting import wait_for
@@ -140,3 +141,18 @@ def test_a_change_within_one_slice_keeps_the_generation(scheduled: Rig) -> None:
     assert [path for method, path in writes(rig) if method == "PUT"] == [
         f"{SLICES}/{second['metadata']['name']}"
     ]
+
+
+def test_another_drivers_slices_stay(scheduled: Rig) -> None:
+    rig = scheduled
+    pool = {"name": rig.node, "generation": 1, "resourceSliceCount": 1}
+    other = {
+        "metadata": {"name": f"other-{rig.node}"},
+        "spec": {"driver": "gpu.example.com", "nodeName": rig.node, "pool": pool, "devices": []},
+    }
+    rig.api.create(RESOURCE_SLICES, other)
+    rig.stop()
+    rig.allocator = AllocatorKind.CONTROLLER
+    rig.start()
+    assert devices(rig) == {}
+    assert rig.api.get(RESOURCE_SLICES, f"other-{rig.node}")

@@ -76,12 +76,6 @@ def test_on_a_gpu_that_is_somebody_elses_now_nothing_is_destroyed(
         assert bench.unit.lock.try_enter(), "the GPU's lock is free again"
 
 
-# -- a disk that is full
-
-
-UID = "uid-a"
-
-
 # -- what kubelet was not told of
 
 

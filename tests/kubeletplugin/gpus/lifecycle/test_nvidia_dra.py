@@ -6,7 +6,9 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -21,6 +23,7 @@ from kubeletplugin.gpus.gpu import Conflict
 from kubeletplugin.gpus.node import NodeWatch, refuse_namesake
 from kubeletplugin.journal.entries import State
 from kubeletplugin.options import Options
+from kubeletplugin.publishing.slicewriter import SliceWriter
 from kubeletplugin.telemetry.reports import Reports
 from kubeletplugin.telemetry.telemetry import Telemetry
 from tests.dra.resourceslices.nvidiaslices import (
@@ -225,3 +228,16 @@ def test_slices_of_nvidias_are_refused_and_of_our_own_are_not(
     refuse_namesake(options, rig.api)
     rig.http.down = True
     refuse_namesake(options, KubeApi(rig.http))
+
+
+def test_slices_that_others_publish_under_the_name_are_not_touched(
+    rig: Rig, publish: Callable[..., None]
+) -> None:
+    publish(rig, *dynamic())
+    common: Any = SimpleNamespace(
+        api=rig.api,
+        options=SimpleNamespace(driver_name=NVIDIA_DRIVER, node_name=rig.node, field_manager="t"),
+    )
+    assert SliceWriter(common, owner=dict, known=Mock()).withdraw() == 0
+    selector = f"spec.nodeName={rig.node},spec.driver={NVIDIA_DRIVER}"
+    assert len(rig.api.list(RESOURCE_SLICES, field_selector=selector).items) == 2
