@@ -92,8 +92,9 @@ REMEDIES: Mapping[str, str] = {
     Why.OTHER_OWNER: "name the claim that belongs to this pod",
     Why.BY_LIMITS: "ask by a resource claim, which is served everywhere (kubectl mig convert "
     "prints the pod with one), or create the pod anew in a namespace with label "
-    "mig.dra.dev/limits=claims, where the chart's podLimits make claims of limits; a profile is "
-    "served too where a node's plugin runs with --allocator=scheduler",
+    "mig.dra.dev/limits=claims, where the chart's admission policy (podLimits, from Kubernetes "
+    "1.36 on) makes claims of limits if it is there (kubectl get mutatingadmissionpolicies); a "
+    "profile is served too where a node's plugin runs with --allocator=scheduler",
     Why.UNREAD: "ask somebody who may read nodes, MigNodes, classes and all claims",
     Why.GATED: "whoever set the gate has to lift it",
     Why.NO_CONSUMER: "create a pod that uses it: claims are allocated for pods",
