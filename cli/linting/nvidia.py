@@ -30,6 +30,8 @@ _CLASSES: Final = {
     NVIDIA_SLICE_CLASS: (ANY_SLICE_CLASS, SLICE_SHARE_CLASS),
 }
 """By class there, the class here of a device that one claim has alone, and of a share of one."""
+_NAMING = {"expression", "matchAttribute", "distinctAttribute"}
+"""Fields with names of attributes, which begin with the driver's."""
 _PART = ("memory", "shares")
 """Capacities there of which a claim gets a part of a device."""
 
@@ -75,25 +77,15 @@ def _convert(
     if any(name.endswith(".nvidia.com") for name in named):  # as v1beta1 has it
         document.obj["apiVersion"] = RESOURCE_CLAIMS.api_version
         nest(devices)
-    for _, constraint in entries(devices, "constraints"):
-        for field in ("matchAttribute", "distinctAttribute"):
-            domain, _, attribute = text(constraint, field).partition("/")
-            if domain == DRIVER:
-                constraint[field] = f"{driver}/{attribute}"
-    bodies: list[tuple[Path, dict[str, Any]]] = [(at, devices)]  # a class has selectors itself
-    for index, request in entries(devices, "requests"):
-        path = (*at, "requests", index)
-        alternatives = (each for _, each in entries(request, "firstAvailable"))
-        bodies += [(path, each) for each in (mapping(request, "exactly"), *alternatives)]
-    for path, body in bodies:
-        yield from _convert_class(document, path, body, driver, classes)
-        for _, selector in entries(body, "selectors"):
-            cel = mapping(selector, "cel")
-            cel["expression"] = text(cel, "expression").replace(DRIVER, driver)
-    for index, entry in entries(devices, "config"):
-        opaque = mapping(entry, "opaque")
-        if text(opaque, "driver") == DRIVER:
-            yield from _convert_config(document, (*at, "config", index, "opaque"), opaque, driver)
+    for path, found in [*document.mappings]:
+        if path[: len(at)] != at or "parameters" in path:
+            continue
+        if "deviceClassName" in found:
+            yield from _convert_class(document, path, found, driver, classes)
+        for field in _NAMING & found.keys():
+            found[field] = text(found, field).replace(DRIVER, driver)
+        if text(found, "driver") == DRIVER:
+            yield from _convert_config(document, path, found, driver)
 
 
 def _convert_class(
