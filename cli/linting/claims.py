@@ -34,6 +34,7 @@ from dra.claims.classes import (
     read_class,
     read_quota,
 )
+from dra.claims.nearmisses import find_near_miss
 from dra.claims.reader import Reader, unjudged
 from dra.claims.reasons import Obstacle, Reason
 from dra.claims.requests import requested_settings
@@ -118,12 +119,15 @@ class Manifests:
     def unmatched(
         self, document: Document, at: Path, choices: Sequence[Expressions]
     ) -> Iterator[Remark]:
-        """Finding about a request whose selectors select no device of any product.
+        """Finding about a request whose selectors select no device of any product, or miss one.
 
         ``choices``: the selectors of each of its alternatives.
         """
         reasons = [*map(self._unmatched, choices)]
-        if all(reasons):
+        if not all(reasons):
+            geometries = [gpu.geometry for gpu in self._gpus.gpus if gpu.geometry]
+            reasons = [each for c in choices if (each := find_near_miss(c, geometries))]
+        if reasons:
             yield document.remark(Level.WARNING, at, reasons[0])
 
     def _unmatched(self, wanted: Expressions) -> str:

@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import heapq
 import math
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
+from itertools import accumulate
 
 from scipy.optimize import linprog
 from scipy.sparse import csr_matrix
@@ -56,12 +58,18 @@ def _holds(table: MoveTable) -> set[tuple[int, ...]]:
     return {held for _, held in seen}
 
 
-def most_slices(asks: Sequence[Ask], geometry: Geometry, gpus: int) -> float:
-    """The most memory slices of the requests for profiles of ``geometry`` that fit on its GPUs."""
+def most_slices(
+    asks: Sequence[Ask], geometry: Geometry, gpus: int, *, first: Sequence[Ask] = ()
+) -> float:
+    """The most memory slices of the requests for profiles of ``geometry`` that fit on its GPUs.
+
+    ``first``: requests at the start of ``asks``, of which as many slices as possible are accepted.
+    """
     index = {p.name: n for n, p in enumerate(geometry.profiles)}
     wanted = [a for a in asks if a.profile in index]
     if not wanted:
         return 0.0
+    least = most_slices(first, geometry, gpus) if first else 0.0
     rows, columns, parts, row = list[int](), list[int](), list[float](), 0
     for together in _crowds(wanted):
         for facet in facets(geometry):
@@ -74,9 +82,12 @@ def most_slices(asks: Sequence[Ask], geometry: Geometry, gpus: int) -> float:
     slices = [a.count * geometry.sizes[index[a.profile]] for a in wanted]
     if not row:
         return float(sum(slices))
-    matrix = csr_matrix((parts, (rows, columns)), shape=(row, len(wanted)))
-    worth = [-number for number in slices]
-    result = linprog(worth, A_ub=matrix, b_ub=[float(gpus)] * row, bounds=(0, 1))
+    worth = [-float(number) for number in slices]
+    early = sum(a.profile in index for a in first)
+    rows, columns, parts = rows + [row] * early, [*columns, *range(early)], parts + worth[:early]
+    matrix = csr_matrix((parts, (rows, columns)), shape=(row + 1, len(wanted)))
+    limits = [float(gpus)] * row + [_NEARLY - least]
+    result = linprog(worth, A_ub=matrix, b_ub=limits, bounds=(0, 1))
     if not result.success:
         raise ArithmeticError(f"the bound was not found: {result.message}")
     return float(-result.fun)
@@ -105,6 +116,8 @@ def bounds(scene: Scene) -> Figures:
     """Bounds on a scene's accepted memory slices and unused GPUs; none where requests queue.
 
     ``possible``: of any policy. ``moving``: of one that takes whoever fits, and moves all others.
+    ``early``, where nothing leaves and more is asked for than there is: of any policy that accepts
+    the most possible of the first requests, those for as many slices as there are.
     """
     if scene.queues:
         return {}
@@ -113,6 +126,8 @@ def bounds(scene: Scene) -> Figures:
     by_size = {p.name: p.memory_slices for shape in shapes for p in shape.profiles}
     asked = sum(by_size[ask.profile] * ask.count for ask in wanted)
     most = sum(most_slices(wanted, shape, gpus) for shape, gpus in shapes.items())
+    early = _early(scene, by_size)
+    later = sum(most_slices(wanted, s, gpus, first=early) for s, gpus in shapes.items())
     taken, unused = 0.0, 0.0
     for shape, gpus in shapes.items():
         more, left = _moving(scene.asks, shape, gpus, since=scene.since)
@@ -121,7 +136,15 @@ def bounds(scene: Scene) -> Figures:
         "possible slices": 100 * most / asked,
         "moving slices": 100 * taken / asked,
         "moving unused": unused,
-    }
+    } | ({"early slices": 100 * later / asked} if early else {})
+
+
+def _early(scene: Scene, by_size: Mapping[str, int]) -> Sequence[Ask]:
+    """The first requests of a scene in which nothing leaves, for as many slices as there are."""
+    there = sum(shape.memory_slices for node in scene.nodes for shape in node)
+    asked = list(accumulate(by_size[ask.profile] * ask.count for ask in scene.asks))
+    is_full = asked[-1] > there and all(ask.lasts is None for ask in scene.asks)
+    return scene.asks[: bisect_right(asked, there)] if is_full else ()
 
 
 def _moving(

@@ -2,9 +2,10 @@
 
 Each sequence of requests (``hack/bench/traffic.py``) is placed by every way there is
 (``hack/bench/peers.py``). A row is one figure of one scene, as a mean over seeds. ``possible`` is
-what no policy can exceed (``hack/bench/bound.py``), ``moving`` at least what one gets that takes
-whoever fits and moves all others at will. The last column is the default policy less the best of
-the others, on the same sequences, with the standard error of the mean difference.
+what no policy can exceed (``hack/bench/bound.py``), ``early`` what none can that accepts the most
+of the first requests, and ``moving`` at least what one gets that takes whoever fits and moves all
+others at will. The last column is the default policy less the best of the others, on the same
+sequences, with the standard error of the mean difference.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from hack.bench.play import Figures, play
 from hack.bench.traffic import scenes
 
 DEFAULT = "sws"
+_BOUNDS = ("possible", "moving", "early")
 _LESS_IS_BETTER = ("wait", "worst p95", "moves")
 
 
@@ -46,7 +48,7 @@ def rows(name: str, found: Mapping[str, Sequence[Figures]]) -> Iterable[str]:
         values = {
             way: [f[figure] for f in each] for way, each in found.items() if figure in each[0]
         }
-        limits = {f"{kind} {figure}": found["bounds"][0] for kind in ("possible", "moving")}
+        limits = {f"{kind} {figure}": found["bounds"][0] for kind in _BOUNDS}
         shown = [
             fmean(f[key] for f in found["bounds"]) if key in first else None
             for key, first in limits.items()
@@ -70,7 +72,7 @@ def main(*, seeds: int, first: int, only: str, trace: Path | None, workers: int)
     """Compare the ways to place slices."""
     ways = ["bounds", *PEERS]
     names = [name for name in scenes(trace) if re.search(only, name)]
-    titles = "".join(f"{way:>10}" for way in ("possible", "moving", *PEERS))
+    titles = "".join(f"{way:>10}" for way in (*_BOUNDS, *PEERS))
     click.echo(f"{f'{seeds} seeds from {first}':40}{titles}  {DEFAULT} less the best other")
     jobs = [(n, s, w) for n in names for w in ways for s in range(first, first + seeds)]
     with ProcessPoolExecutor(workers) as pool:

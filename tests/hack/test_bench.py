@@ -15,13 +15,13 @@ from dra.allocator.moves import MoveTable
 from dra.allocator.score import POLICIES
 from dra.gpu.inventory import AllocatorKind
 from hack.bench import allocate, cluster, objects
-from hack.bench.bound import bounds, facets
+from hack.bench.bound import bounds, facets, most_slices
 from hack.bench.fleet import Cheapest, Fleet, judge
 from hack.bench.objects import MIXES, geometry
 from hack.bench.peers import PEERS
-from hack.bench.play import play
+from hack.bench.play import Ask, play
 from hack.bench.site import partitionable
-from hack.bench.traffic import steady
+from hack.bench.traffic import Scene, steady
 from tests.controller.helpers.deciding import problem
 from tests.controller.helpers.objects import FINALIZER, claim, gpu, mignode, request
 from tests.controller.helpers.objects import cluster as cluster_of
@@ -41,6 +41,16 @@ def test_no_way_to_place_exceeds_the_bounds() -> None:
             found = play(scene.asks, fleet, way(fleet), since=scene.since).accepted
             assert found["slices"] < limits["possible slices"] < 100
             assert limits["moving slices"] <= limits["possible slices"]
+
+
+def test_who_accepts_the_most_at_first_may_have_less_in_the_end() -> None:
+    asks = [Ask(n, name, None) for n, name in enumerate(["1g.10gb", "7g.80gb"])]
+    assert most_slices(asks, TABLE.geometry, 1) == 8.0
+    early = most_slices(asks, TABLE.geometry, 1, first=asks[:1])
+    assert early == pytest.approx(1 + 8 * 6 / 7), "a 1g, and six sevenths of a 7g beside it"
+    found = bounds(Scene([[TABLE.geometry]], asks))
+    assert found["early slices"] == pytest.approx(100 * early / 9)
+    assert "early slices" not in bounds(Scene([[TABLE.geometry]], asks[:1]))
 
 
 @pytest.mark.parametrize("policy", [*POLICIES, "steered"])

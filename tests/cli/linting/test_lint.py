@@ -219,6 +219,15 @@ def test_a_selector_that_no_product_fulfils_is_told(
     assert ("it selects no device of the 14 products" in ran.out) is not may_match, ran.out
 
 
+def test_a_selector_that_misses_a_profile_by_little_is_told(lint: Command) -> None:
+    memory = "device.capacity['mig.dra.dev'].memory.isGreaterThan(quantity('{}'))"
+    for amount, missed in (("20Gi", True), ("19Gi", False), ("900Gi", False)):
+        cel = f'{{expression: "{memory.format(amount)}"}}'
+        selector = f"mig.dra.dev\n          selectors: [{{cel: {cel}}}]"
+        ran = lint(POD + TEMPLATE.replace("mig-1g.5gb", selector))
+        assert ("ask by class mig-min-20gb" in ran.out) is missed, ran.out
+
+
 def test_what_asks_for_slices_in_a_way_that_is_not_known_is_named(lint: Command) -> None:
     odd = "apiVersion: apps.nvidia.com/v1alpha1\nkind: NIMService\nmetadata: {name: n}\nspec:\n"
     limits = odd + "  resources: {limits: {nvidia.com/gpu: 1}}\n"
