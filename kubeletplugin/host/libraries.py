@@ -167,21 +167,10 @@ def library_directories(roots: Roots, directories: Sequence[str]) -> dict[str, P
     with several paths is listed once.
     """
     found: dict[str, Path] = {}
-    seen: set[tuple[int, int]] = set()
     for directory in [*directories, *_cached_directories(roots.driver_seen)]:
         at = located(roots, directory)
-        try:
-            path, status = (at[0], at[0].stat()) if at is not None else (None, None)
-        except OSError:
-            continue
-        if (
-            path is not None
-            and status is not None
-            and path.is_dir()
-            and (status.st_dev, status.st_ino) not in seen
-        ):
-            seen.add((status.st_dev, status.st_ino))
-            found[f"/{directory.strip('/')}"] = path
+        if at is not None and at[0].is_dir() and at[0] not in found.values():
+            found[f"/{directory.strip('/')}"] = at[0]
     return found
 
 
