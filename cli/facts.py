@@ -157,7 +157,8 @@ def read_site(session: Session) -> Site:
             f"the cluster does not know {MIG_NODES}: is the driver installed? (kubectl mig doctor)",
         ) from error
     claims = session.api.list(RESOURCE_CLAIMS, keep=kept(session.driver)[RESOURCE_CLAIMS]).items
-    return survey(mignodes, claims, driver=session.driver, now=session.now())
+    read = map(read_claim, claims)
+    return survey(mignodes, read, driver=session.driver, now=session.now())
 
 
 Lister = Callable[..., list[Obj]]
@@ -205,6 +206,7 @@ def read_facts(session: Session, namespace: str, *, listed: Lister | None = None
         (c["metadata"]["namespace"], c["metadata"]["name"]): KnownClaim(read_claim(c), c)
         for c in claims
     }
+    read = (each.claim for each in known.values())
     templates = all_of(RESOURCE_CLAIM_TEMPLATES, namespace=namespace) if namespace else []
     events = all_of(EVENTS, namespace=namespace) if namespace else []
     nodes = all_of(NODES)
@@ -216,7 +218,7 @@ def read_facts(session: Session, namespace: str, *, listed: Lister | None = None
     leader, led = _leader(session, all_of, unread)
     return ClusterFacts(
         driver=session.driver,
-        site=survey(mignodes, claims, driver=session.driver, now=session.now()),
+        site=survey(mignodes, read, driver=session.driver, now=session.now()),
         installed=installed,
         claims=known,
         pods=pods,

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from api.errors import ApiError, InvalidObjectError
 from cli.output import CliError, Exit, ago, natural
 from dra.claims.allocation import AllocatedDevice, Allocation
-from dra.claims.claims import Claim, Consumer, read_claim
+from dra.claims.claims import Claim, Consumer
 from dra.claims.remedies import remedy
 from dra.claims.sharing import TIME_SLICING, UNSHARED, Sharing, settings_of, sharing_of
 from dra.common.resources import Obj
@@ -325,10 +325,8 @@ def silence_of(mignode: Obj, now: datetime) -> str:
     return f"its plugin has been silent for {ago(last, now)}"
 
 
-def survey(
-    mignodes: Iterable[Obj], claims: Iterable[Mapping[str, Any]], *, driver: str, now: datetime
-) -> Site:
-    """The site that MigNodes and claims, as objects of the API, show together ``now``."""
+def survey(mignodes: Iterable[Obj], claims: Iterable[Claim], *, driver: str, now: datetime) -> Site:
+    """The site that MigNodes, as objects of the API, and claims show together ``now``."""
     inventories, unreadable = list[Inventory](), dict[str, str]()
     silent = dict[str, str]()
     for obj in mignodes:
@@ -339,7 +337,7 @@ def survey(
             unreadable[obj["metadata"]["name"]] = str(error)
     pods: dict[str, tuple[Consumer, ...]] = {}
     held: dict[tuple[str, str], list[_Held]] = {}
-    for claim in map(read_claim, claims):
+    for claim in claims:
         pods[claim.ref.uid] = tuple(c for c in claim.reserved_for if c.resource == "pods")
         for allocated in claim.allocation.of_driver(driver) if claim.allocation else ():
             try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import secrets
 from contextlib import suppress
 
@@ -13,6 +14,7 @@ from cli.session import Session
 
 def run(session: Session, *, port: int) -> int:
     """Serve the page to this machine until interrupted; the address has a token in it."""
+    gc.enable()  # this command stays
     with mirrored(session) as source:
         try:
             server = PageServer(port, source, secrets.token_urlsafe(24))

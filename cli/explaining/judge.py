@@ -69,14 +69,15 @@ class Judge:
         self._fleet = Fleet(facts.driver, kinds)
         for each in facts.classes.values():
             self._fleet.limit(each.name, each.quota)
+        # Claims first: each that came later would have its GPU described anew.
+        for known in facts.claims.values():
+            if known.claim.allocation is not None:
+                self._fleet.hold(known.claim.ref, known.claim.allocation)
         for node in facts.site.nodes:
             try:
                 self._fleet.set_inventory(node.inventory)
             except TooManyStatesError:
                 self._fleet.drop_inventory(node.name)  # as the controller leaves it out
-        for known in facts.claims.values():
-            if known.claim.allocation is not None:
-                self._fleet.hold(known.claim.ref, known.claim.allocation)
         self.allocator = Allocator(self._fleet, facts.hosts, facts.delegated)
 
     def read(self, claims: Iterable[KnownClaim]) -> ReadClaims:

@@ -213,7 +213,7 @@ class Content:
 
     def _node(self, name: str, obj: Obj) -> Json:
         claims, now = self._claims.get(name, {}).values(), self._wall()
-        site = survey([obj], claims, driver=self._driver, now=now)
+        site = survey([obj], map(read_claim, claims), driver=self._driver, now=now)
         silent = said(obj["status"]["lastHeartbeatTime"], _NAME) if silence_of(obj, now) else ""
         if problem := site.unreadable.get(name):
             note = said(f"its MigNode cannot be read: {problem}")
