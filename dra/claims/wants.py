@@ -12,10 +12,7 @@ from typing import Any
 from api.config import NO_PREFERENCE, NodesConfig, PlacementConfig
 from dra.claims.allocation import MAX_RESULTS, allocation_config
 from dra.claims.claims import Claim
-from dra.claims.classes import SHARE_CLASS, SLICE_SHARE_CLASS
 from dra.gpu.shares import NO_ASK, Ask
-
-_SHARES = frozenset({SHARE_CLASS, SLICE_SHARE_CLASS})
 
 
 @dataclass(frozen=True, slots=True)

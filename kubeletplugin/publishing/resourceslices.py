@@ -48,7 +48,7 @@ _COUNTERS = {"probe": {"value": "1"}}
 _GOING = (InstanceState.RECLAIMING, InstanceState.ORPHAN)
 _GATE_OFF = (
     "the API server drops the fields of partitionable devices (feature gate "
-    "DRAPartitionableDevices); turn the gate on in API server and scheduler, and restart the plugin"
+    "DRAPartitionableDevices); turn the gate on in API server and scheduler"
 )
 
 
@@ -172,7 +172,9 @@ class SlicePublisher(Writer):
 
     def _give_up(self, reason: str, message: str) -> None:
         """Withdraw the slices and let the controller allocate until this program ends."""
-        text = f"{message}. Until then the controller allocates this node's GPUs"
+        text = (
+            f"{message}. The controller allocates this node's GPUs until this plugin is restarted"
+        )
         _log.error("--allocator=scheduler is not possible: %s", text)
         self._reports.report_node(NodeReason.NO_SLICES, text, warning=True)
         self._given_up = Publication(done=False, reason=reason, message=text)

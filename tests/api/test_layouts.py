@@ -155,7 +155,7 @@ def test_a_class_of_nodes_is_read() -> None:
         ),
         (node_class(shares=True), "shares", "True is not allowed"),
         (node_class(sliceShares=65), "sliceShares", "65 is not allowed; allowed are whole"),
-        (node_class(modes="whole"), "modes", "unknown field; allowed are: apiVersion, kind"),
+        (node_class(hamiCore="/a"), "hamiCore", "unknown field; allowed are: apiVersion, kind"),
         (node_class(layouts=[]), "layouts", "must be an object"),
         (node_class(layouts=one(devices=1)), "layouts.mig-configs.x[0].devices", "allowed are"),
     ],
