@@ -118,6 +118,14 @@ class GpuBench:
         assert entry.gi_id is not None
         self.machine.destroy_compute_instances(0, entry.gi_id)
 
+    def remake(self, entry: Entry) -> None:
+        """Somebody removes an entry's slice and makes one like it: same place, same id."""
+        assert entry.gi_id is not None
+        assert entry.placement is not None
+        self.machine.destroy_slice(0, entry.gi_id)
+        again = self.machine.create_slice(0, "1g.5gb", start=entry.placement.start)
+        assert again.gpu_instance == entry.gi_id
+
     def places(self) -> list[int]:
         return [g.start for g in self.machine.gpu(0).gpu_instances]
 

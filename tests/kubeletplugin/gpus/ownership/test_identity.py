@@ -181,3 +181,13 @@ def test_where_nvml_names_nobody_those_who_have_the_gpu_open_are_named(rig: Rig)
     text = dict(events(rig, ref.name))["SliceInUse"]
     assert "its GPU is open in nv-hostengine (4242)" in text
     assert "other" not in text
+
+
+def test_owners_are_the_entries_of_instances_and_others_have_none(bench: GpuBench) -> None:
+    bench.machine.create_slice(0, "2g.10gb", start=2)
+    remade = bench.made("remade", State.PREPARED, ELSEWHERE)
+    bench.remake(remade)
+    entry = bench.made("a", State.PREPARED)
+    entries = [bench.entry("elsewhere", gi_id=99), remade, entry]
+    assert len(present(bench)) == 3
+    assert bench.hardware.identity.owners(present(bench), entries) == {entry.gi_id: entry}
