@@ -64,17 +64,17 @@ def folder() -> Iterator[Path]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A test that is marked so runs on machines that play each variant, among them the usual one.
+    """A test that is marked so runs on machines that play each variant beside what is usual.
 
-    Three share a machine, so that no test takes ten; in a soak each has its own.
+    Three machines share them, so that no test takes ten; in a soak each has its own.
     """
     if metafunc.definition.get_closest_marker("every_variant"):
         with short_folder() as folder:
             able = can_make_nodes(folder)
         names = [n for n in OTHERS if able or OTHERS[n].host_nodes == "made"]
         shared = grouped(names, 3)
-        machines = [Variants(), *(together(*(OTHERS[n] for n in group)) for group in shared)]
-        metafunc.parametrize("variants", machines, ids=["usual", *map("+".join, shared)])
+        machines = [together(*(OTHERS[n] for n in group)) for group in shared]
+        metafunc.parametrize("variants", machines, ids=[*map("+".join, shared)])
 
 
 def grouped(names: list[str], count: int) -> list[list[str]]:

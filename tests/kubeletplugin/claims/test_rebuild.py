@@ -18,6 +18,7 @@ from kubeletplugin.journal.journal import Journal
 from sim.nvml.faults import Fault
 from tests.helpers.waiting import wait_for
 from tests.kubeletplugin.helpers.lostjournals import SLICE, lose_journal, prepared, reserve
+from tests.kubeletplugin.helpers.reported import events
 from tests.kubeletplugin.helpers.rig import DRIVER, Rig
 from tests.kubeletplugin.journal.test_journal import entry
 
@@ -208,3 +209,23 @@ def test_claims_are_not_listed_again_and_again_while_something_does_not_answer(
         rig.prepare(refs[1])
     assert lists.count("") == 1
     assert refs[1] in {e.claim for e in rig.journal()}, "it was asked for by name"
+
+
+def test_a_lost_journal_is_rebuilt_from_the_hardware_and_the_reserved_claims(rig: Rig) -> None:
+    ref, idle = prepared(rig), prepared(rig, "gpu-1-mig-2g10gb-14-0", reserved=False)
+    before = next(e for e in rig.journal() if e.claim == ref)
+    hardware = rig.machine.snapshot()
+    rig.stop()
+    lose_journal(rig)
+    rig.start()
+    [found] = rig.journal()
+    assert found == before.at(State.PREPARED)
+    assert rig.machine.snapshot() == hardware
+    assert rig.published_slices() == [
+        ("gpu-0", "1g.5gb", 4, "prepared"),
+        ("gpu-1", "2g.10gb", 0, "foreign"),
+    ], idle
+    wait_for("the event", lambda: "JournalRebuilt" in dict(events(rig, rig.node)))
+    rig.prepared(ref)
+    assert rig.unprepare(ref) == ""
+    assert rig.slices() == [(1, "2g.10gb", 0, True)]

@@ -10,7 +10,7 @@ import pytest
 
 from dra.gpu.geometry import Geometry, Profile
 from kubeletplugin.nvml import instances as changes
-from kubeletplugin.nvml.errors import ReadBackError
+from kubeletplugin.nvml.errors import PermissionDeniedError, ReadBackError
 from kubeletplugin.nvml.gpus import Card, discover
 from kubeletplugin.nvml.instances import (
     GpuInstance,
@@ -170,3 +170,13 @@ def test_a_gpu_is_used_though_the_driver_does_not_know_its_name(
     [card] = discover(session).cards
     assert (card.product_name, card.reason) == ("", "")
     assert card.geometry is not None
+
+
+def test_without_privileges_the_error_says_who_may(
+    machine: Machine, session: Session, card: Card, geometry: Geometry
+) -> None:
+    machine.configure(privileged=False)
+    with pytest.raises(PermissionDeniedError, match="needs root or CAP_SYS_ADMIN") as caught:
+        make(session, card, profile(geometry, "1g.5gb"), 0)
+    assert caught.value.gpu == card.uuid
+    assert caught.value.code == pynvml.NVML_ERROR_NO_PERMISSION
