@@ -284,5 +284,5 @@ def test_pods_of_lower_priority_end_with_the_least_that_is_protected_last(
         assert last in {uids["low"], uids["safe"]}
         assert site.reasons[last] == "PreemptedForSlice"
         for name in ("urgent", "second"):
-            assert site.told(name, "MakingRoom")
+            site.wait(f"the event of {name}", partial(site.told, name, "MakingRoom"))
             assert not site.told(name, "RoomNotMade")
