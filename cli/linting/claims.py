@@ -38,8 +38,10 @@ from dra.claims.nearmisses import find_near_miss
 from dra.claims.reader import Reader, unjudged
 from dra.claims.reasons import Obstacle, Reason
 from dra.claims.requests import requested_settings
+from dra.claims.wants import Want
 from dra.common.resources import DEVICE_CLASSES
 from dra.gpu.inventory import Inventory
+from dra.gpu.shares import NO_ASK
 
 _VERSIONS = re.compile(r"driverVersion|cudaDriverVersion")
 """Attributes of nodes, not of products."""
@@ -116,17 +118,16 @@ class Manifests:
         known |= {name: DeviceClass(name, False, (), (), "") for name in others}
         return Reader(self.driver, self.kinds, known)
 
-    def unmatched(
-        self, document: Document, at: Path, choices: Sequence[Expressions]
-    ) -> Iterator[Remark]:
+    def unmatched(self, document: Document, at: Path, choices: Sequence[Want]) -> Iterator[Remark]:
         """Finding about a request whose selectors select no device of any product, or miss one.
 
-        ``choices``: the selectors of each of its alternatives.
+        ``choices``: its alternatives. Memory of a share is a need, and misses no profile.
         """
-        reasons = [*map(self._unmatched, choices)]
+        reasons = [self._unmatched(want.expressions) for want in choices]
         if not all(reasons):
             geometries = [gpu.geometry for gpu in self._gpus.gpus if gpu.geometry]
-            reasons = [each for c in choices if (each := find_near_miss(c, geometries))]
+            alone = [want.expressions for want in choices if want.ask == NO_ASK]
+            reasons = [each for c in alone if (each := find_near_miss(c, geometries))]
         if reasons:
             yield document.remark(Level.WARNING, at, reasons[0])
 
@@ -194,7 +195,7 @@ def check_claim(spec: ClaimSpec, known: Manifests) -> Iterator[Remark]:
             yield document.remark(Level.ERROR, (*spec.at, "config"), found.message)
         return
     for index, choices in enumerate(found.choices if found else ()):
-        yield from known.unmatched(document, (*where, index), [w.expressions for w in choices])
+        yield from known.unmatched(document, (*where, index), choices)
 
 
 def _check_configs(document: Document, at: Path, driver: str) -> Iterator[Remark]:
