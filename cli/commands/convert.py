@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import yaml
 
 from api.nodeclass import is_layouts
-from cli.linting.administration import check_layouts, convert_plugin_config, convert_quota
+from cli.linting.administration import check_layouts, convert_quota
 from cli.linting.documents import Document, Level, Remark, read_files
 from cli.linting.nvidia import convert_claim
 from cli.linting.pods import PodSpec, pods_of, remarks_of
@@ -20,8 +20,8 @@ from dra.limits.rewriting import rewritten, template
 def run(out: Output, *, file: Sequence[str], driver: str) -> int:
     """Print every object: pods that ask by limits with claims, other objects as they are.
 
-    A file of mig-parted's is printed as a ConfigMap. A file by which the device plugin shares GPUs
-    is printed as a class of nodes. Claims for NVIDIA's DRA driver become claims for this one.
+    A file of mig-parted's is printed as a ConfigMap. Claims for NVIDIA's DRA driver become claims
+    for this one.
     """
     objects: list[Obj] = []
     remarks: list[Remark] = []
@@ -42,7 +42,6 @@ def run(out: Output, *, file: Sequence[str], driver: str) -> int:
             if not translation.refused:
                 templates.update(dict.fromkeys(_convert(found, pod, translation)))
         remarks += [*convert_claim(found, driver, classes), *convert_quota(found)]
-        remarks += convert_plugin_config(found)
         if is_layouts(found.obj):
             remarks += check_layouts(found)
             objects.append(_config_map(found.obj))

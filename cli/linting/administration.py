@@ -1,8 +1,4 @@
-"""Rules for what administrators write: classes of nodes, mig-parted's files, quotas.
-
-Files by which NVIDIA's device plugin shares GPUs become classes of nodes; their fields are those of
-``api/config/v1`` of NVIDIA/k8s-device-plugin.
-"""
+"""Rules for what administrators write: classes of nodes, mig-parted's files, quotas."""
 
 from __future__ import annotations
 
@@ -10,7 +6,6 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from api.config import API_VERSION, GPU_KIND, KIND
 from api.errors import InvalidObjectError
 from api.nodeclass import KIND as NODE_CLASS
 from api.nodeclass import decode_layouts, decode_node_class, is_layouts
@@ -19,13 +14,10 @@ from cli.linting.documents import (
     Level,
     Path,
     Remark,
-    entries,
     mapping,
     read_text,
     steps,
-    text,
 )
-from dra.claims.classes import SHARE_CLASS, SLICE_SHARE_CLASS
 from dra.limits.asks import is_profile
 from dra.limits.others import renamed
 
@@ -116,46 +108,3 @@ def _counted(document: Document) -> Iterator[tuple[str, str]]:
 
 def _of_class(resource: str) -> str:
     return f"{resource.removeprefix('nvidia.com/')}.{_DEVICES}"
-
-
-def convert_plugin_config(document: Document) -> Iterator[Remark]:
-    """Make a configuration file of NVIDIA's device plugin a class of nodes, in place."""
-    obj = document.obj
-    if "kind" in obj or not isinstance(obj.get("sharing"), dict) or "version" not in obj:
-        return
-    most = {"shares": 1, "sliceShares": 1}
-    for method in ("timeSlicing", "mps"):
-        for index, entry in entries(obj, "sharing", method, "resources"):
-            path: Path = ("sharing", method, "resources", index)
-            name, replicas = text(entry, "name"), entry.get("replicas")
-            profile = name.removeprefix("nvidia.com/mig-") if "/mig-" in name else ""
-            if not isinstance(replicas, int) or replicas < 1:
-                message = f"replicas has to be a number from 1 on, not {replicas!r}"
-                yield document.remark(Level.ERROR, (*path, "replicas"), message)
-                continue
-            field = "sliceShares" if profile else "shares"
-            most[field] = max(most[field], replicas)
-            yield document.remark(Level.WARNING, path, _of_shares(method, replicas, profile))
-    mode = "on-demand" if most["sliceShares"] > most["shares"] == 1 else "whole"
-    obj.clear()
-    obj |= {"apiVersion": API_VERSION, "kind": NODE_CLASS, "mode": mode, **most}
-    if most["sliceShares"] == 1:
-        del obj["sliceShares"]
-
-
-def _of_shares(method: str, replicas: int, profile: str) -> str:
-    said = (
-        f"sliceShares: {replicas} lets as many claims of class {SLICE_SHARE_CLASS} have one slice "
-        f"of those that a selector of theirs names (profile == '{profile}')"
-        if profile
-        else f"shares: {replicas} gives each GPU whose MIG mode is off to as many claims of class "
-        f"{SHARE_CLASS}"
-    )
-    said += "; pods ask by such claims, not by limits"
-    if method == "mps":
-        return (
-            f"{said}. For the limits of the device plugin's MPS give the claims a "
-            f"{KIND if profile else GPU_KIND} with sharing.strategy 'MPS' and "
-            f"activeThreadPercentage: {100 // replicas}"
-        )
-    return said

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import yaml
 
-from api.nodeclass import decode_node_class
 from tests.cli.linting.conftest import Command
 
 CLAIM = """\
@@ -33,16 +32,6 @@ spec:
             sharing: SHARING
 """
 """As in demo/specs/quickstart of NVIDIA's DRA driver."""
-
-PLUGIN = """\
-version: v1
-sharing:
-  METHOD:
-    resources:
-    - name: NAME
-      replicas: 4
-"""
-"""As in the README of NVIDIA's device plugin."""
 
 
 def remarks(text: str) -> str:
@@ -194,27 +183,3 @@ spec: {selectors: [{cel: {expression: "device.driver == 'gpu.nvidia.com'"}}]}
 def test_what_has_no_counterpart_is_told(convert: Command, text: str, code: int, told: str) -> None:
     ran = convert(text)
     assert (ran.code, told in remarks(ran.out)) == (code, True), ran.out
-
-
-@pytest.mark.parametrize(
-    ("method", "name", "shares", "told"),
-    [
-        ("timeSlicing", "nvidia.com/gpu", (4, 1), "as many claims of class gpu-share.dra.dev"),
-        ("mps", "nvidia.com/gpu", (4, 1), "a GpuConfig with sharing.strategy 'MPS' and active"),
-        ("mps", "nvidia.com/gpu", (4, 1), "activeThreadPercentage: 25"),
-        ("timeSlicing", "nvidia.com/mig-1g.5gb", (1, 4), "of class mig-share.dra.dev have one"),
-        ("timeSlicing", "nvidia.com/mig-1g.5gb", (1, 4), "(profile == '1g.5gb')"),
-        ("mps", "nvidia.com/mig-1g.5gb", (1, 4), "a MigDeviceConfig with sharing.strategy 'MPS'"),
-    ],
-)
-def test_replicas_of_the_device_plugin_become_shares_of_a_class_of_nodes(
-    convert: Command, *, method: str, name: str, shares: tuple[int, int], told: str
-) -> None:
-    text = PLUGIN.replace("METHOD", method).replace("NAME", name)
-    ran = convert(text)
-    [made] = yaml.safe_load_all(ran.out)
-    assert ran.code == 0
-    assert told in remarks(ran.out)
-    found = decode_node_class(made)
-    assert (found.shares, found.slice_shares) == shares
-    assert found.mode == ("whole" if shares[1] == 1 else "on-demand")

@@ -108,9 +108,6 @@ data: {{config.yaml: "version: v1\\nmig-configs: {{a: [{{devices: all, mig-enabl
 version: v1
 mig-configs: {{a: [{{devices: [0], mig-enabled: true, mig-devices: {{1c.2g.10gb: 2}}}}]}}
 ---
-version: v1
-sharing: {{timeSlicing: {{resources: [{{name: nvidia.com/mig-1g.5gb, replicas: 4}}]}}}}
----
 apiVersion: mig.dra.dev/v1alpha1
 kind: MigNodeClass
 mode: layout
