@@ -97,8 +97,13 @@ def running(driver: Description, request: pytest.FixtureRequest) -> Iterator[Sit
 
 @pytest.fixture
 def site(running: Site) -> Iterator[Site]:
-    """Nothing is left on the node after a scenario."""
+    """Nothing is left on the node after a scenario, and its devices are published before.
+
+    A kubelet that was restarted has removed its node's ResourceSlices.
+    """
     running.times = {}
+    if running.driver.publishes:
+        running.wait("ResourceSlices", running.slices, timeout=100)
     yield running
     running.clear()
 
@@ -187,8 +192,6 @@ def _started(driver: Description, home: Path) -> Iterator[Site]:
             for program in (*site.programs, plugin):
                 program.start()
         site.wait("class", lambda: plane.api.find("DeviceClass", driver.device_class))
-        if driver.publishes:
-            site.wait("ResourceSlices", site.slices)
         yield site
 
 
