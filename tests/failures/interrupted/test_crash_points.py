@@ -174,11 +174,11 @@ def kill_after_steps(
 def points(taken: list[running.Taken], *, most: int, hardware: bool) -> list[int]:
     """The numbers of the steps to be killed after, no more than ``most`` where that is given.
 
-    All but those that changed nothing, as most of NVML's or a sync of a file: to a new process all
-    is then as after the step before. Files on the way to another count once of each kind and step.
-    With ``hardware`` only its changes, and the next file that is put in its place after each;
-    ``most`` are spread over those, and over changes of pods and settings, or over files that are
-    put in their places where nothing else changes. Mounts come besides.
+    Every second of those that changed something, unlike most of NVML's or a sync of a file: to a
+    new process all is then as after the step before. Files on the way to another count once of each
+    kind and step. With ``hardware`` only its changes, and the next file that is put in its place
+    after each; ``most`` are spread over those, and over changes of pods and settings, or over files
+    that are put in their places where nothing else changes. Mounts come besides.
     """
     steps = list(enumerate(taken, 1))
     if EVERY_STEP:
