@@ -215,7 +215,8 @@ def read_facts(session: Session, namespace: str, *, listed: Lister | None = None
     groups = _pod_groups(session, pods.values(), all_of)
     class_objects = all_of(DEVICE_CLASSES)
     classes = (read_class(o, session.driver) for o in class_objects)
-    leader, led = _leader(session, all_of, unread)
+    holder, led = find_leader(session, all_of)
+    leader = None if str(LEASES) in unread else holder
     return ClusterFacts(
         driver=session.driver,
         site=survey(mignodes, read, driver=session.driver, now=session.now()),
@@ -301,15 +302,10 @@ def is_component(pod: Obj, component: str) -> bool:
     return labels.get(COMPONENT) == component and (part_of or image)
 
 
-def _leader(session: Session, all_of: Lister, unread: Sequence[str]) -> tuple[str | None, str]:
-    """Holder of the controller's lease, and words if it may be gone.
-
-    The holder is empty if there is none, None if leases may not be read.
-    """
+def find_leader(session: Session, listed: Lister) -> tuple[str, str]:
+    """Holder of the controller's lease, empty if there is none, and words if it may be gone."""
     named = f"metadata.name={leader_lease(session.driver)}"
-    leases = all_of(LEASES, namespace=LEADERS, field_selector=named)
-    if str(LEASES) in unread:
-        return None, ""
+    leases = listed(LEASES, namespace=LEADERS, field_selector=named)
     found = (_holder(lease, session.now()) for lease in leases)
     return next((each for each in found if each[0]), ("", ""))
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from math import inf
 from typing import Any
 
 from cli.explaining.explain import Explainer, ObjectExplanation
 from cli.explaining.waiting import slots_of
-from cli.facts import ClusterFacts, Lister, read_facts
+from cli.facts import ClusterFacts, Lister, find_leader, read_facts
 from cli.output import natural
 from cli.page.content import Content, said
 from cli.page.mirrors import Mirrors
@@ -20,8 +20,11 @@ from cli.session import Session, evaluator
 from dra.allocator.explain.answers import GpuAnswer
 from dra.cel.questions import Evaluator
 from dra.common.resources import ObjectKey
+from dra.kube.errors import KubeError
 
 _FINDINGS, _EVENTS = 12, 6
+_LEADER_SECONDS = 5.0
+"""Seconds after which the controller's lease is looked at again."""
 _BLOCKED = 5
 """Ways out that are shown: GPUs, first those on which the least would have to go."""
 
@@ -35,11 +38,25 @@ class ClusterSource:
         self._session, self._mirrors, self._content = session, mirrors, content
         self._evaluator = evaluator
         self._lock = threading.Lock()
+        self._asked, self._leaderless = -inf, False
 
     def data(self, since: str) -> Mapping[str, Any]:
-        """Changes since a version; kinds of which not all may be listed, and stale kinds."""
+        """Changes since a version; kinds of which not all may be listed, and stale kinds.
+
+        ``leaderless``: no controller leads, so that nobody tells why new pods wait.
+        """
         found = self._content.since(since)
-        return {**found, "hidden": self._mirrors.hidden(), **self._mirrors.troubles()}
+        if time.monotonic() >= self._asked + _LEADER_SECONDS:
+            self._asked = time.monotonic()
+            with suppress(KubeError):
+                self._leaderless = not find_leader(self._session, self._mirrors.listed)[0]
+        hidden = self._mirrors.hidden()
+        return {
+            **found,
+            "hidden": hidden,
+            "leaderless": self._leaderless,
+            **self._mirrors.troubles(),
+        }
 
     def why(self, pod: ObjectKey) -> Mapping[str, Any] | None:
         """Explanation of a pod; they are made one after the other. Raises SandboxError."""

@@ -694,8 +694,9 @@ function showStatus() {
   const text = lost ? `not connected since ${lostAt.toLocaleTimeString()}: ${latest.error}`
     : stale.length ? `the cluster does not answer: ${stale.join(", ")} may be old`
       : latest.backlog ? `loading ${latest.backlog} nodes`
-      : loading.length ? `loading ${loading.join(", ")}` : "live";
-  $("status").classList.toggle("lost", lost || stale.length > 0);
+      : loading.length ? `loading ${loading.join(", ")}`
+      : latest.leaderless ? "live, but no controller leads: new pods are neither served nor shown" : "live";
+  $("status").classList.toggle("lost", lost || stale.length > 0 || latest.leaderless);
   if ($("status").textContent !== text) $("status").textContent = text;
 }
 

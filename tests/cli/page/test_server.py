@@ -7,6 +7,8 @@ import http.client
 import re
 from pathlib import Path
 
+import pytest
+
 from dra.common.resources import PODS
 from tests.cli.conftest import Mig
 from tests.cli.page.scenes import busy, end_pod, held, many_gpus, reference, say_waiting
@@ -119,6 +121,15 @@ def test_what_changes_in_the_cluster_is_told(world: World) -> None:
             return any(n["gpus"][0]["slots"] == [] for n in found["nodes"] if n["name"] == "node-b")
 
         wait_for("the slice to be gone", is_gone)
+
+
+def test_a_controller_that_is_gone_is_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cli.page.source._LEADER_SECONDS", 0.0)
+    world.lead()
+    with page_for(world) as page:
+        wait_for("the leader", lambda: page.data()["leaderless"] is False)
+        world.unlead()
+        wait_for("its end", lambda: page.data()["leaderless"] is True)
 
 
 def test_it_says_why_a_pod_waits_and_who_is_in_the_way(world: World) -> None:

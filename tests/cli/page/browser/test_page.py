@@ -274,6 +274,8 @@ def test_it_says_that_the_connection_is_lost_and_comes_back_by_itself(
         tab.until("() => !document.querySelector('#map').innerText.includes('big-0')")
         tab.page.locator("#told li", has_text="removed").wait_for()
         assert tab.count("#status.lost") == 0
+        world.unlead()
+        tab.page.locator("#status.lost", has_text="no controller leads").wait_for()
 
 
 def test_without_the_token_it_says_where_it_is(world: World, tab: Tab) -> None:
