@@ -46,16 +46,6 @@ def test_the_claim_says_the_same_as_its_pod(classes: World, mig: Mig) -> None:
     assert by_claim["nodes"] == by_pod["nodes"]
 
 
-@pytest.mark.parametrize(
-    "words", [(WAITS,), ("pod", WAITS), (f"pods/{WAITS}",), ("po", WAITS)], ids=" ".join
-)
-def test_a_pod_may_be_named_as_kubectl_names_it(
-    classes: World, mig: Mig, words: tuple[str, ...]
-) -> None:
-    all_taken(classes)
-    assert f"pod default/{WAITS} waits" in mig("explain", *words).out
-
-
 @pytest.mark.parametrize("words", [("node", "a"), ("pod",) * 3, ("pod/",), ("pod", "a/b")])
 def test_what_is_no_pod_and_no_claim_is_refused_with_what_is_taken(
     mig: Mig, words: tuple[str, ...]

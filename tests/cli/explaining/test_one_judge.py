@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
@@ -24,7 +23,6 @@ from tests.cli.world import World
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.objects import DRIVER, FINALIZER, gpu, request
 from tests.controller.helpers.stored import Stored
-from tests.dra.gpus import A100
 
 SAME_GPU = [{"matchAttribute": "mig.dra.dev/parentUUID"}]
 
@@ -103,33 +101,6 @@ def test_what_is_too_large_to_be_read_is_named_in_the_same_words(
     message = shown["findings"][0]["message"]
     assert message.removeprefix("claim default/wanted: ") == found.obstacle.message
     assert words in message
-
-
-def no_mig_mode(world: World) -> None:
-    world.add_node("node-a", gpu(0, "node-a", mig=False))
-
-
-def no_mig_mode_on_the_product_that_has_it(world: World) -> None:
-    world.add_node("node-a", gpu(0, "node-a", mig=False))
-    others = tuple(p for p in A100.profiles if not p.name.startswith("1g.5gb"))
-    world.add_node("node-b", gpu(0, "node-b", geometry=replace(A100, profiles=others)))
-
-
-@pytest.mark.parametrize("build", [no_mig_mode, no_mig_mode_on_the_product_that_has_it])
-def test_mig_mode_that_is_off_has_one_word(
-    world: World, mig: Mig, build: Callable[[World], None]
-) -> None:
-    world.add_classes("1g.5gb")
-    build(world)
-    waiting_pod(world, request("r", "mig-1g.5gb"))
-    world.lead()
-    event = _event(world)
-    assert event is not None
-    shown = mig("explain", WAITS, "-o", "json").json
-    assert (event.reason, shown["reason"]) == ("MIGDisabled", "MIGDisabled")
-    node = {n["name"]: n["reason"] for n in shown["nodes"]}["node-a"]
-    assert node == event.reason
-    assert "MIG mode" in event.message
 
 
 def _event(world: World) -> Obstacle | None:

@@ -28,7 +28,7 @@ from dra.common.resources import (
     Obj,
     Resource,
 )
-from dra.kube.errors import ForbiddenError, KubeError, ObjectNotFoundError
+from dra.kube.errors import ForbiddenError, KubeError
 from dra.kube.http import Keep, whole
 from dra.pods.pods import read_pod
 from tests.controller.helpers.objects import DRIVER, allocated, claim, mignode, node, pod, versioned
@@ -151,21 +151,3 @@ def test_a_node_that_a_volume_does_not_reach_is_said_so() -> None:
         volume_claim("data", volume="v"), volume("v", zone="x", phase="Bound")
     )
     assert ("VolumeElsewhere", unread) == (found[0].partition(":")[0], ())
-
-
-@pytest.mark.parametrize("error", [ForbiddenError("no", status=403), ObjectNotFoundError("no")])
-def test_without_volumes_nothing_is_said_of_them(error: KubeError) -> None:
-    found, unread = explained(refused={STORAGE_CLASSES: error})
-    assert not any("Volume" in f for f in found), found
-    assert ("storageclasses.storage.k8s.io" in unread) == isinstance(error, ForbiddenError)
-
-
-def test_another_pod_in_the_way_is_said_so() -> None:
-    term = {
-        "topologyKey": "zone",
-        "labelSelector": {},
-        "namespaceSelector": {"matchLabels": {"of": "them"}},
-    }
-    required = "requiredDuringSchedulingIgnoredDuringExecution"
-    found, _ = explained(volumes=[], affinity={"podAffinity": {required: [term]}})
-    assert found[0].startswith("PodAffinityMismatch: "), found

@@ -220,13 +220,6 @@ def test_what_changes_its_meaning_is_said(convert: Command, text: str, says: str
     assert says in ran.out
 
 
-def test_a_pod_that_asks_for_nothing_stays_as_it_is(convert: Command) -> None:
-    text = pod("cpu: 1", "schedulerName: hami-scheduler")
-    ran = convert(text)
-    assert (ran.code, objects(ran.out)) == (0, objects(text))
-    assert "#" not in ran.out
-
-
 @pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*.yaml")), ids=lambda file: file.stem)
 def test_the_examples_of_the_handbook_are_good_with_claims(
     convert: Command, lint: Command, file: Path
@@ -264,16 +257,6 @@ def test_a_quota_counts_slices_by_class(
     assert (linted.code, f"write {counted}" in linted.out) == (1, True)
 
 
-@pytest.mark.parametrize(
-    "hard", ["requests.instaslice.redhat.com/accelerator-memory-quota", "limits.nvidia.com/gpumem"]
-)
-def test_a_quota_of_memory_has_no_counterpart(convert: Command, hard: str) -> None:
-    ran = convert(QUOTA.replace("HARD", hard))
-    assert (ran.code, objects(ran.out)[0]["spec"]["hard"]) == (1, {"pods": 3, hard: 4})
-    assert "# " in ran.out
-    assert "a quota has no memory of slices" in ran.out
-
-
 OTHERS = re.compile(
     r"volcano\.sh|instaslice\.redhat|mig\.das|das-scheduler|gpu\.nvidia\.com|gpumem:"
 )
@@ -288,15 +271,6 @@ def test_the_manifests_of_other_systems_are_good_with_claims(
     assert (ran.code, OTHERS.findall(made)) == (0, []), ran.out
     linted = lint(made, "--strict")
     assert linted.code == 0, linted.out
-
-
-@pytest.mark.parametrize("name", ["nvidia.com/mig-1g.5gb", "nvidia.com/gpumem", "nvidia.com/gpu"])
-def test_a_limit_of_zero_asks_for_nothing(convert: Command, lint: Command, name: str) -> None:
-    mode = ", annotations: {hami.io/vgpu-mode: mig, nvidia.com/vgpu-mode: mig}"
-    text = pod(f"{name}: 0", metadata=mode)
-    ran = convert(text)
-    assert (ran.code, len(objects(ran.out)), "#" in ran.out) == (0, 1, False)
-    assert lint(text, "--strict").code == 0
 
 
 @pytest.mark.parametrize(

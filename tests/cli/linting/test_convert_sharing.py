@@ -101,53 +101,6 @@ spec:
 """As in demo/specs/quickstart/v1beta1/gpu-test4.yaml of the same."""
 
 
-def test_a_claim_of_an_older_version_for_slices_of_one_gpu(convert: Command, lint: Command) -> None:
-    ran = convert(BETA)
-    [template] = yaml.safe_load_all(ran.out)
-    assert (ran.code, template["apiVersion"]) == (0, "resource.k8s.io/v1")
-    devices = template["spec"]["spec"]["devices"]
-    assert [[*request] for request in devices["requests"]] == [["name", "exactly"]] * 2
-    assert devices["requests"][1]["exactly"] == {"deviceClassName": "mig.dra.dev", "count": 2}
-    assert devices["constraints"] == [{"requests": [], "matchAttribute": "mig.dra.dev/parentUUID"}]
-    linted = lint(ran.out, "--strict")
-    assert linted.code == 0, linted.out
-
-
-@pytest.mark.parametrize(
-    ("name", "amounts", "becomes", "left"),
-    [
-        ("gpu.nvidia.com", "memory: 4Gi", "gpu-share.dra.dev", {"memory": "4Gi"}),
-        ("gpu.nvidia.com", "shares: 1", "gpu-share.dra.dev", {}),
-        ("mig.nvidia.com", "memory: 4Gi", "mig-share.dra.dev", {"memory": "4Gi"}),
-        (
-            "gpu.nvidia.com",
-            "gpu.nvidia.com/memory: 4Gi",
-            "gpu-share.dra.dev",
-            {"mig.dra.dev/memory": "4Gi"},
-        ),
-        ("gpu.nvidia.com", "multiprocessors: 60", "gpu.dra.dev", {"multiprocessors": 60}),
-    ],
-)
-def test_a_part_of_a_device_becomes_a_share(
-    convert: Command, lint: Command, *, name: str, amounts: str, becomes: str, left: Any
-) -> None:
-    """As in demo/specs/consumable-shares of NVIDIA's DRA driver, and its tests/bats/specs."""
-    ask = f"{{deviceClassName: {name}, capacity: {{requests: {{{amounts}}}}}}}"
-    text = (
-        "apiVersion: resource.k8s.io/v1\nkind: ResourceClaim\nmetadata: {name: c}\n"
-        f"spec: {{devices: {{requests: [{{name: r, exactly: {ask}}}]}}}}\n"
-    )
-    ran = convert(text)
-    [made] = yaml.safe_load_all(ran.out)
-    exactly = made["spec"]["devices"]["requests"][0]["exactly"]
-    assert (ran.code, exactly["deviceClassName"]) == (0, becomes)
-    assert exactly["capacity"]["requests"] == left
-    assert ("nodes with shares have" in remarks(ran.out)) is ("share" in becomes)
-    assert lint(ran.out, "--strict").code == 0
-    refused = convert(text.replace("shares: 1", "shares: 2"))
-    assert refused.code == int("shares" in amounts)
-
-
 def test_a_class_that_stands_in_the_file_is_converted_with_its_claims(convert: Command) -> None:
     a_class = """---
 apiVersion: resource.k8s.io/v1

@@ -31,15 +31,6 @@ layouts:
 """
 
 
-@pytest.mark.parametrize("text", [FILE, CLASS])
-def test_good_ones_are_left_alone(lint: Command, text: str) -> None:
-    ran = lint(text)
-    assert (ran.code, ran.out) == (0, "1 object: nothing to remark\n")
-    body = {"kind": "ConfigMap", "metadata": {"name": "c"}, "data": {"a.yaml": text, "b": "x: ["}}
-    ran = lint(yaml.safe_dump(body))
-    assert (ran.code, ran.out) == (0, "1 object: nothing to remark\n")
-
-
 @pytest.mark.parametrize(
     ("text", "line", "says"),
     [
@@ -69,13 +60,6 @@ def test_what_is_wrong_is_said_at_its_line(lint: Command, text: str, line: int, 
     assert ran.code == 1
     assert "ConfigMap c: data.a.yaml: " in ran.out
     assert says in ran.out
-
-
-def test_small_compute_instances_are_told(lint: Command) -> None:
-    ran = lint(FILE.replace('"1g.5gb"', '"1c.2g.10gb"'))
-    assert ran.code == 0
-    assert "f.yaml:7: warning: " in ran.out
-    assert "name the whole profile (2g.10gb)" in ran.out
 
 
 def test_a_file_of_mig_parted_becomes_a_config_map_unchanged(convert: Command) -> None:

@@ -114,29 +114,6 @@ MISTAKES = [
 ]
 
 
-def test_a_container_that_would_be_the_client_of_two_daemons_is_told(lint: Command) -> None:
-    pod = POD.replace("claims: [{name: gpu}]", "claims: [{name: gpu}, {name: gpu2}]").replace(
-        "  containers:", "  - {name: gpu2, resourceClaimTemplateName: t}\n  containers:"
-    )
-    mps = CONFIG.replace("placement:", "sharing:").replace("policy: spread", "strategy: MPS")
-    assert "'MPS'" not in lint(pod + TEMPLATE + CONFIG).out
-    ran = lint(pod + TEMPLATE + mps)
-    assert ran.code == 1
-    assert "uses claims gpu, gpu2, of which at least one has sharing.strategy 'MPS'" in ran.out
-
-
-def test_a_container_names_the_one_request_that_is_shared_by_mps(lint: Command) -> None:
-    other = TEMPLATE.partition("      - name: slice")[2]
-    mps = CONFIG.replace("placement:", "sharing:").replace("policy: spread", "strategy: MPS")
-    mps = mps.replace("- opaque:", "- requests: [slice]\n        opaque:")
-    two = f"{TEMPLATE}      - name: other{other}{mps}"
-    ran = lint(POD + two)
-    assert "uses claims gpu/other, gpu/slice, of which at least one has" in ran.out
-    for request in ("slice", "other"):
-        named = POD.replace("claims: [{name: gpu}]", f"claims: [{{name: gpu, request: {request}}}]")
-        assert lint(named + two).code == 0
-
-
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_told_with_its_line(lint: Command, mistake: tuple[str, str, int, str]) -> None:
     right, wrong, line, says = mistake
@@ -237,23 +214,6 @@ def test_what_asks_for_slices_in_a_way_that_is_not_known_is_named(lint: Command)
         assert "f.yaml:5: warning: NIMService n: spec." in ran.out
         assert "1 object: 1 warning; not looked at, or in part: 1" in ran.out
     assert lint(limits.replace(": 1}", ": 0}"), "--strict").code == 0
-
-
-def test_replicas_that_share_one_claim_are_told_so(lint: Command) -> None:
-    deployment = """\
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: d}
-spec:
-  replicas: 3
-  template:
-    spec:
-      resourceClaims: [{name: gpu, resourceClaimName: one}]
-      containers: [{name: main, resources: {claims: [{name: gpu}]}}]
-"""
-    ran = lint(deployment)
-    assert "f.yaml:8: warning: Deployment d: spec.template.spec.resourceClaims[0]" in ran.out
-    assert "all 3 replicas share" in ran.out
 
 
 def test_anything_that_is_yaml_is_survived(lint: Command) -> None:

@@ -132,14 +132,6 @@ def test_who_was_away_or_asks_another_server_has_all() -> None:
     assert other.ask()["full"]
 
 
-def test_a_slice_on_a_lost_gpu_needs_a_look() -> None:
-    shown = Shown()
-    shown.put(RESOURCE_CLAIMS, holds("c"))
-    shown.put(MIG_NODES, mignode("node-a", gpu(0, unavailable="it is lost", reason="GpuLost")))
-    (node,) = shown.ask()["nodes"]
-    assert [slot["note"] for slot in node["gpus"][0]["slots"]] == ["it is lost"]
-
-
 def test_a_node_whose_plugin_falls_silent_is_sent_once_more_and_again_when_it_is_back() -> None:
     shown, alive = Shown(), mignode("node-a")
     beats = [rfc3339(datetime.fromtimestamp(at, UTC)) for at in (100.0, 300.0)]
@@ -156,27 +148,6 @@ def test_a_node_whose_plugin_falls_silent_is_sent_once_more_and_again_when_it_is
     (found,) = shown.ask()["nodes"]
     assert found["ready"]
     assert not found["silentSince"]
-
-
-def test_a_refresh_ends_when_its_time_is_over_and_goes_on_soon() -> None:
-    shown = Shown()
-    shown.put(MIG_NODES, *(mignode(f"node-{i}") for i in range(10)))
-
-    def now() -> float:
-        shown.clock.now += 0.15
-        return shown.clock.now
-
-    shown.content = Content(DRIVER, now, wall=shown.wall)
-    shown.put(MIG_NODES, *(mignode(f"node-{i}") for i in range(10)))
-    names: list[str] = []
-    answers = 0
-    while len(names) < 10:
-        found = shown.ask(later=0.3)
-        names += [n["name"] for n in found["nodes"]]
-        answers += 1
-        assert found["backlog"] == 10 - len(names)
-    assert answers > 2
-    assert sorted(names) == [f"node-{i}" for i in range(10)]
 
 
 def test_a_tenant_with_ten_thousand_pods_or_events_hides_nobody() -> None:

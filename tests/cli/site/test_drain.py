@@ -8,12 +8,10 @@ from typing import Any
 
 import pytest
 import yaml
-from msgspec import structs
 
 from cli.commands import drain
 from dra.claims.remedies import remedy
 from dra.common.resources import MIG_NODES, PODS, RESOURCE_CLAIMS
-from dra.gpu.inventory import ClaimRef
 from dra.kube.errors import ObjectNotFoundError
 from tests.cli.conftest import Mig
 from tests.cli.world import World
@@ -31,23 +29,6 @@ def node(world: World) -> World:
 
 def drain_of(world: World) -> Any:
     return world.api.get(MIG_NODES, "node-a")["spec"].get("drain")
-
-
-def test_a_drained_node_says_who_still_uses_it(node: World, mig: Mig) -> None:
-    ran = mig("drain", "node-a", "--reason", "driver 580")
-    assert ran.code == 1
-    assert ran.out.splitlines() == [
-        "node-a  drained: gpu-0, gpu-1",
-        "  gpu-0  1g.5gb at 0:1, allocated: default/idle",
-        "  gpu-1  3g.20gb at 4:4, allocated: default/trainer",
-        "2 still in use; --wait waits, --evict evicts their pods",
-    ]
-    found = drain_of(node)
-    assert (found.get("gpus"), found["reason"]) == (None, "driver 580")
-    assert found["since"]
-    shown = mig("map").out
-    assert "drained" in shown
-    assert "! gpu-0, gpu-1: drained: driver 580 (kubectl mig resume node-a)" in shown
 
 
 def test_single_gpus_add_up_and_are_resumed_one_by_one(node: World, mig: Mig) -> None:
@@ -160,14 +141,6 @@ def test_a_foreign_instance_is_told_but_not_waited_for(world: World, mig: Mig) -
     ran = mig("drain", "node-a")
     assert ran.code == 0
     assert "foreign, left alone" in ran.out
-
-
-def test_a_slice_that_is_being_removed_is_waited_for(world: World, mig: Mig) -> None:
-    made = structs.replace(
-        instance("1g.5gb", 0, state="reclaiming"), claim=ClaimRef("default", "gone", "uid-gone")
-    )
-    world.add_node("node-a", gpu(0, "node-a", instances=(made,)))
-    assert mig("drain", "node-a").code == 1
 
 
 def test_a_place_that_the_gpu_keeps_is_not_waited_for_as_a_reset_ends_it(

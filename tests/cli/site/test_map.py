@@ -101,22 +101,6 @@ def test_slices_of_a_gpu_whose_mig_mode_went_do_not_hold_it_whole(
     assert "whole" not in mig("map", "-o", "wide").out
 
 
-def test_a_shared_gpu_names_its_sharers(world: World, mig: Mig) -> None:
-    world.add_node("node-a", gpu(0, "node-a", mig=False, reason="MIGDisabled", shares=4))
-    world.hold("one", "node-a", "gpu-0", pod_name="trainer")
-    world.hold("two", "node-a", "gpu-0")
-    lines = mig("map").out.splitlines()
-    at = next(n for n, line in enumerate(lines) if "2 of 4 shares, 20Gi free" in line)
-    assert [line.split() for line in lines[at + 1 : at + 3]] == [
-        ["default/trainer", "10240", "MiB"],
-        ["default/two", "10240", "MiB"],
-    ]
-    (found,) = mig("map", "-o", "json").json["nodes"][0]["gpus"]
-    assert found["sharing"] == {"shares": 4}
-    assert [s["share"] for s in found["slots"]] == [{"memoryMiB": 10240, "cores": 0}] * 2
-    assert "a share" not in mig("map").out
-
-
 def test_a_shared_slice_is_drawn_once_and_names_its_sharers(world: World, mig: Mig) -> None:
     world.hold("one", "node-a", "gpu-0-mig-1g10gb-15-4-share", pod_name="trainer")
     world.hold("two", "node-a", "gpu-0-mig-1g10gb-15-4-share")
@@ -192,16 +176,6 @@ def test_devices_that_pods_share_have_strategy_and_limits(world: World, mig: Mig
     assert "used by default/x, beside default/rest" in told
 
 
-@pytest.mark.parametrize("columns", [60, 80, 200])
-def test_the_map_is_no_wider_than_the_terminal(
-    busy: World, mig: Mig, monkeypatch: pytest.MonkeyPatch, columns: int
-) -> None:
-    monkeypatch.setenv("COLUMNS", str(columns))
-    drawn = [line for line in mig("map").out.splitlines() if "│" in line]
-    assert drawn
-    assert max(map(len, drawn)) <= columns
-
-
 def test_slices_of_an_eighth_can_be_read_at_80_columns(
     world: World, mig: Mig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,17 +215,6 @@ def test_of_many_nodes_there_is_a_summary_and_a_line_for_each(world: World, mig:
     assert not [line for line in lines if "│" in line]
     assert "│" in mig("map", "node-0").out
     assert mig("map", "-o", "wide").out.count("gpu-0 │") == 9
-
-
-def test_a_reason_is_said_once_with_the_first_that_have_it(world: World, mig: Mig) -> None:
-    for name in ("node-a", "node-b"):
-        world.add_node(name, *(gpu(n, name) for n in range(7)))
-        assert mig("drain", name, "--reason", "new driver").code == 0
-    lines = mig("map").out.splitlines()
-    assert "! 14 GPUs on node-a, node-b: drained: new driver (kubectl mig resume NODE)" in lines
-    alone = mig("map", "node-b").out
-    named = "gpu-0, gpu-1, gpu-2, gpu-3, gpu-4 and 2 more"
-    assert f"! {named}: drained: new driver (kubectl mig resume node-b)" in alone
 
 
 def test_json_has_every_slot_with_its_owner(busy: World, mig: Mig) -> None:

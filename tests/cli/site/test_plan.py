@@ -7,7 +7,7 @@ from dataclasses import replace
 from msgspec import structs
 
 from dra.common.resources import PODS, RESOURCE_CLAIMS
-from dra.gpu.inventory import AllocatorKind, ClaimRef
+from dra.gpu.inventory import ClaimRef
 from tests.cli.conftest import Mig
 from tests.cli.world import World
 from tests.controller.helpers.objects import gpu, instance
@@ -100,33 +100,12 @@ def test_a_profile_that_nobody_has_is_refused_with_the_nearest(world: World, mig
     assert "did you mean 'mig-3g.20gb'?" in ran.err
 
 
-def test_a_profile_that_is_no_name_of_one_is_refused(world: World, mig: Mig) -> None:
-    with_gpus(world, 1)
-    ran = mig("plan", "-p", "half")
-    assert ran.code == 4
-    assert "DeviceClass 'mig-half' does not exist" in ran.err
-    world.add_class("mig-all", "true")
-    ran = mig("plan", "-p", "all")
-    assert (ran.code, "selects devices of others, too" in ran.err) == (4, True)
-
-
 def test_a_class_is_taken_for_the_smallest_profile_that_it_gives(world: World, mig: Mig) -> None:
     with_gpus(world, 1)
     ran = mig("plan", "-p", "mig-min-10gb")
     assert (ran.code, ran.out.splitlines()[0]) == (0, "room for 1 slice of 1g.10gb")
     assert ran.out == mig("plan", "-p", "1g.10gb").out
     assert mig("plan", "-p", "mig-1g.10gb").out == mig("plan", "-p", "1g.10gb").out
-
-
-def test_of_nodes_that_kube_scheduler_allocates_the_next_devices_count(
-    world: World, mig: Mig
-) -> None:
-    theirs = [gpu(minor, "node-a") for minor in range(2)]
-    world.add_node("node-a", *theirs, allocator=AllocatorKind.SCHEDULER)
-    world.add_classes("4g.20gb")
-    world.hold("c", "node-a", "gpu-0-mig-4g20gb-5-0", pod_name="runner")
-    ran = mig("plan", "--profile", "4g.20gb")
-    assert "4g.20gb at node-a gpu-1 0:4" in ran.out
 
 
 # -- ``kubectl mig profiles``: what can be cut, in the words of nvidia-smi

@@ -48,23 +48,6 @@ def show_instance(world: World, uid: str, state: str = "prepared", message: str 
 # -- what goes
 
 
-def test_a_claim_that_waits_for_its_end_without_an_allocation_goes(world: World, mig: Mig) -> None:
-    world.add_claim("c")
-    world.set_finalizers("c")
-    delete(world, "c")
-    assert exists(world, "c")
-    ran = mig("release", "c")
-    assert (ran.code, ran.out) == (0, "default/c  released\n")
-    assert not exists(world, "c")
-
-
-def test_other_finalizers_stay(world: World, mig: Mig) -> None:
-    world.add_claim("c")
-    world.set_finalizers("c", FINALIZER, "example.com/quota")
-    assert mig("release", "c").code == 0
-    assert finalizers(world, "c") == ["example.com/quota"]
-
-
 def test_a_claim_of_a_node_that_is_gone_goes_although_its_mignode_is_left(
     world: World, mig: Mig
 ) -> None:
@@ -82,20 +65,6 @@ def test_a_claim_that_is_not_deleted_is_free_again(world: World, mig: Mig) -> No
     found = world.api.get(RESOURCE_CLAIMS, "c", namespace="default")
     assert not (found.get("status") or {}).get("allocation")
     assert finalizers(world, "c") == []
-
-
-@pytest.mark.parametrize("whose", ["kubernetes", "another driver"])
-def test_an_allocation_that_others_take_away_is_left_to_them(
-    world: World, mig: Mig, whose: str
-) -> None:
-    allocated(world, node="node-gone")
-    if whose == "kubernetes":
-        world.set_finalizers("c", FINALIZER, "resource.kubernetes.io/delete-protection")
-        assert mig("release", "c").code == 0
-    else:
-        world.set_finalizers("c", "other.example/allocation")
-        assert mig("release", "c", "--driver-name", "other.example").code == 0
-    assert world.api.get(RESOURCE_CLAIMS, "c", namespace="default")["status"]["allocation"]
 
 
 def test_a_node_that_shows_nothing_of_a_claim_does_not_hold_it(world: World, mig: Mig) -> None:

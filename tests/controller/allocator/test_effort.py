@@ -26,7 +26,6 @@ from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.deciding import decide, problem, why
 from tests.controller.helpers.objects import (
     claim,
-    cluster,
     filled,
     first_available,
     gpu,
@@ -92,20 +91,6 @@ def test_first_fit_finds_what_takes_too_long_to_find_at_its_cheapest(
     found = {p.request: p for p in outcome.decision.picks}
     assert [found[f"r{n}"].profile for n in range(5)] == ["", *(n[4:] for n in names[1:])]
     assert found["r3"].gpu != found["r4"].gpu
-
-
-def test_a_node_that_is_too_hard_does_not_hide_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = cluster("node-a", "node-b", "node-c")
-    for name in ("node-a", "node-c"):
-        known.set_mignode(mignode(name, gpu(0, name), gpu(1, name)))
-    known.set_mignode(mignode("node-b", gpu(0, "node-b", mig=False)))
-    either = claim(
-        "c", first_available("r", ("all", "mig-min-5gb", {"count": 4}), ("gpu", "gpu.dra.dev", {}))
-    )
-    monkeypatch.setattr(budget, "NODE_STEPS", 16)  # a node of two GPUs takes 20
-    decision = decide(known, either)
-    assert decision is not None
-    assert decision.node == "node-b"
 
 
 def test_a_later_alternative_is_not_taken_silently_where_an_earlier_was_too_hard(
@@ -292,41 +277,3 @@ def test_a_search_that_was_cut_off_says_so() -> None:
     assert outcome.given_up is not None
     assert outcome.given_up.untried
     assert allocator.could_serve(found, known.fleet.nodes), "nobody can tell"
-
-
-def test_alternatives_that_the_same_devices_serve_are_tried_once() -> None:
-    """Three requests with eight of them each held all others up for seconds, on a thousand nodes.
-
-    A look at nodes that have made room, and each part of a decision, has an end as well.
-    """
-    known = half_full(100)
-    product = "device.attributes['mig.dra.dev'].productName"
-    same = [{"matchAttribute": PARENT}]
-
-    def alternatives(*, count: int) -> Any:
-        selector = "{} != '{}-{}'"
-        return [
-            {
-                "name": f"r{r}",
-                "firstAvailable": [
-                    {
-                        "name": f"s{n}",
-                        "deviceClassName": "mig-3g.20gb",
-                        "count": 1 + n * count,
-                        "selectors": [{"cel": {"expression": selector.format(product, r, n)}}],
-                    }
-                    for n in range(8)
-                ],
-            }
-            for r in range(3)
-        ]
-
-    alike = problem(known, claim("c", *alternatives(count=0), constraints=same))
-    allocator = Allocator(known.fleet, known.hosts)
-    assert len([*Choices(alike.claims, known.fleet.kinds.selected)]) == 1
-    ongoing = OngoingDecision([alike], allocator)
-    assert ongoing.finish() == Outcome(None)
-    assert ongoing.steps < 5_000
-    assert not allocator.could_serve(alike, known.fleet.nodes)
-    unlike = problem(known, claim("c", *alternatives(count=1), constraints=same))
-    assert len([*Choices(unlike.claims, known.fleet.kinds.selected)]) <= MAX_CHOICES / 4

@@ -91,7 +91,7 @@ def answers(found: Problem, known: Cluster, fleet: Fleet) -> object:
     return decision, why, plan(found, allocator)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     known=clusters(),
     wanted=st.lists(st.sampled_from([*ASKED]), max_size=12),

@@ -114,16 +114,6 @@ def test_what_is_large_in_a_namespace_is_kept_within_its_allowance(what: str) ->
     assert together(trimmed(trim, make(50))) >= whole, "what is gone counts no more"
 
 
-@pytest.mark.parametrize("what", MADE)
-def test_what_is_equal_counts_once(what: str) -> None:
-    resource, make = MADE[what]
-    trim = Stored(resource)
-    kept = [trimmed(trim, make(0)) for _ in range(40)]
-    assert all(each["spec"] == kept[0]["spec"] for each in kept)
-    assert together(*kept) == together(kept[0])
-    assert together(kept[0]) == together(trimmed(Stored(resource), make(0)))
-
-
 def test_where_all_together_have_too_much_each_namespace_still_has_some() -> None:
     trim = Stored(PODS)
     kept = [trimmed(trim, affinity(10 * n + m), f"n{n}") for n in range(5) for m in range(9)]

@@ -11,10 +11,7 @@ import pytest
 from controller.cluster.decoder import remembering
 from dra.common.cache import decoded_weight
 from dra.common.resources import (
-    PERSISTENT_VOLUME_CLAIMS,
     PODS,
-    RESOURCE_CLAIM_TEMPLATES,
-    RESOURCE_CLAIMS,
     Obj,
     Resource,
 )
@@ -28,10 +25,9 @@ from dra.pods.stored import (
     MOST_VOLUMES,
     POD_BYTES,
 )
-from dra.pods.volumes import read_volume_claim
 from hack.bench.objects import as_stored
 from tests.controller.helpers.bench import Bench
-from tests.controller.helpers.objects import claim, node, pod, request, versioned
+from tests.controller.helpers.objects import claim, pod, versioned
 from tests.controller.helpers.stored import Stored
 
 MANY = 1500
@@ -136,35 +132,6 @@ def test_little_is_kept_of_large_pods(what: str, claims: tuple[str, ...]) -> Non
     assert _kept(PODS, _large_pod(what, *claims)) < 32 * KIB
 
 
-def test_nothing_is_kept_of_a_template_that_says_it_is_ours() -> None:
-    spec = {"devices": {"requests": _each(lambda n: {"name": f"{NAME}-{n}"})}}
-    body = {"metadata": {"name": NAME, "namespace": "default"}, "spec": {"spec": spec}}
-    assert _kept(RESOURCE_CLAIM_TEMPLATES, body) < 2 * KIB
-
-
-def test_little_is_kept_of_a_volume_claim() -> None:
-    selector = {"matchExpressions": _node_term(0)["matchExpressions"] * MANY}
-    body = {
-        "metadata": {"name": NAME, "namespace": "default"},
-        "spec": {"accessModes": ["ReadWriteOnce"] * MANY, "selector": selector},
-    }
-    assert _kept(PERSISTENT_VOLUME_CLAIMS, body) < 4 * KIB
-    found = read_volume_claim(Stored(PERSISTENT_VOLUME_CLAIMS)(versioned(body)))
-    assert found.selector is not None
-    assert not found.selector.matches({f"{NAME}-0": ""})
-
-
-def test_thousands_of_short_selectors_are_not_read() -> None:
-    body = claim("c", *(request(f"r{n}", "mig-1g.5gb", *["true"] * 60) for n in range(32)))
-    trimmed = Stored(RESOURCE_CLAIMS)(versioned(body))
-    assert len(msgspec.json.encode(trimmed["spec"])) < 4 * KIB
-    bench = Bench("node-a")
-    bench.cluster.set_claim(Stored(RESOURCE_CLAIMS)(bench.api.put(RESOURCE_CLAIMS, body)))
-    bench.pod(pod("p", "c"))
-    bench.run()
-    assert "more than this driver reads" in bench.recorder.events[0][3]
-
-
 @pytest.mark.parametrize("what", [*(name for name in SPECS if name != "gates"), "labels"])
 def test_a_pod_that_is_too_large_is_told_and_others_are_served(what: str) -> None:
     bench = Bench("node-a")
@@ -255,19 +222,3 @@ def test_limits_are_on_what_is_kept() -> None:
 def _claiming(body: Obj) -> Obj:
     body["spec"]["resourceClaims"] = [{"name": "c", "resourceClaimName": "c"}]
     return body
-
-
-def test_a_pod_made_smaller_is_a_pod_as_any_other() -> None:
-    """Labels are what its user can change."""
-    bench = Bench("node-a")
-    bench.cluster.set_node(node("node-a"))
-    bench.claim(claim("p"))
-    body = bench.api.put(PODS, _large_pod("labels", "p"))
-    trim = Stored(PODS)
-    bench.cluster.set_pod(trim(body))
-    bench.run()
-    assert bench.devices("p") == []
-    body["metadata"]["labels"] = {}
-    bench.cluster.set_pod(trim(body))
-    bench.run()
-    assert bench.devices("p")

@@ -8,8 +8,7 @@ import pytest
 
 from dra.common.resources import PODS, Obj
 from dra.pods.pods import read_pod
-from tests.controller.helpers.bench import Bench
-from tests.controller.helpers.objects import claim, node, pod, versioned
+from tests.controller.helpers.objects import pod, versioned
 from tests.controller.helpers.stored import Stored
 
 SMALL, LARGE = "100m", "3900m"
@@ -99,19 +98,3 @@ COUNTED: dict[str, tuple[Obj, int]] = {
 @pytest.mark.parametrize(("body", "milli"), COUNTED.values(), ids=COUNTED)
 def test_what_counts_of_a_pod_that_was_resized(body: Obj, milli: int) -> None:
     assert read_pod(Stored(PODS)(versioned(body))).needs.requests.get("cpu", 0) == milli
-
-
-def test_a_resize_that_kubelet_calls_infeasible_takes_no_room() -> None:
-    bench, mirror = Bench("node-a"), Stored(PODS)
-    bench.cluster.set_node(node("node-a", cpu="4"))
-    bench.cluster.set_pod(mirror(versioned(resized(LARGE, actual=SMALL, allocated=SMALL))))
-    bench.claim(claim("c"))
-    body = pod("p", "c")
-    body["spec"]["containers"][0]["resources"] = asks("1")
-    bench.pod(body)
-    bench.run()
-    assert bench.devices("c") == [], "kubelet may still carry it out"
-    infeasible = resized(LARGE, actual=SMALL, allocated=SMALL, why="Infeasible")
-    bench.cluster.set_pod(mirror(versioned(infeasible)))
-    bench.run()
-    assert bench.devices("c")

@@ -235,29 +235,6 @@ def retained() -> int:
     return tracemalloc.get_traced_memory()[0]
 
 
-@pytest.mark.parametrize("make", [with_parameters_of_ours, with_long_selectors])
-def test_a_claim_that_is_too_large_to_be_read_says_so(make: Callable[[str], Obj]) -> None:
-    bench = Bench("node-a")
-    body = bench.api.put(RESOURCE_CLAIMS, make("large"))
-    bench.cluster.set_claim(Stored(RESOURCE_CLAIMS)(body))
-    bench.pod(pod("p", "large"))
-    bench.run()
-    assert bench.recorder.reasons("p") == ["UnsupportedRequest"]
-    assert "more than this driver reads" in bench.recorder.events[0][3]
-    assert bench.devices("large") == []
-
-
-def test_parameters_of_another_driver_are_not_put_into_an_allocation() -> None:
-    bench = Bench("node-a")
-    body = claim("c")
-    body["spec"]["devices"]["config"] = [opaque("spread"), *parameters(OTHER, 1, 100)]
-    bench.cluster.set_claim(Stored(RESOURCE_CLAIMS)(bench.api.put(RESOURCE_CLAIMS, body)))
-    bench.pod(pod("p", "c"))
-    bench.run()
-    (config,) = bench.api.get(RESOURCE_CLAIMS, "c")["status"]["allocation"]["devices"]["config"]
-    assert config["opaque"]["driver"] == DRIVER
-
-
 def test_of_a_class_no_parameters_of_another_driver_are_kept() -> None:
     body = device_class("c", "true", config=[opaque("spread"), *parameters(OTHER, 3, 10_000)])
     trimmed = Stored(DEVICE_CLASSES)(versioned(body))

@@ -82,28 +82,3 @@ def test_nothing_is_written_to_others(change: Callable[[Obj], object]) -> None:
     bench.claim(body)
     bench.run()
     assert asked == []
-
-
-def test_nothing_is_written_where_no_node_of_ours_listens() -> None:
-    elsewhere, off = Bench("node-a"), Bench("node-a", eager_creation=False)
-    elsewhere.claim(scheduled(node="node-z"))
-    off.claim(scheduled())
-    for bench in (elsewhere, off):
-        bench.run()
-        assert bench.api.writes == []
-
-
-def test_one_that_moves_names_its_new_node() -> None:
-    bench = Bench("node-a", "node-b")
-    bench.claim(scheduled())
-    bench.run()
-    freed = copy.deepcopy(bench.api.get(RESOURCE_CLAIMS, "c"))
-    del freed["status"]
-    bench.claim(freed)
-    bench.run()
-    assert bench.api.writes == [CLAIM]
-    moved = {**copy.deepcopy(freed), "status": scheduled(node="node-b")["status"]}
-    own_allocation(moved, SCHEDULER)
-    bench.claim(moved)
-    bench.run()
-    assert label_of(bench) == "node-b"

@@ -89,14 +89,3 @@ def test_a_claim_that_was_left_out_is_read_once_a_pod_names_it() -> None:
     mirrored.cluster.remove_namespace("default")
     mirrored.cluster.set_pod(versioned(pod("next", "none")))
     assert mirrored.recalled == [("default", late)], "a namespace of that name was made anew"
-
-
-def test_claims_whose_pods_are_gone_are_bounded_as_well() -> None:
-    mirrored = Mirrored()
-    for n in range(MANY):
-        mirrored.cluster.set_pod(versioned(pod(f"p{n}", f"c{n}")))
-        mirrored.see(claim(f"c{n}"))
-    assert mirrored.kept == MANY
-    for n in range(MANY):
-        mirrored.cluster.remove_pod(("default", f"p{n}"))
-    assert mirrored.kept == MOST_UNNAMED

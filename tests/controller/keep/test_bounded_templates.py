@@ -8,7 +8,7 @@ from controller import times
 from controller.keep.templates import MOST
 from dra.kube.errors import ForbiddenError
 from tests.controller.helpers.bench import Bench
-from tests.controller.helpers.desk import at_desk, settle, wants
+from tests.controller.helpers.desk import at_desk, settle
 from tests.controller.helpers.limit_templates import TEMPLATES, made, namespace, of_classes, waiting
 
 SIZES = [f"nvidia.com-gpumem-{1000 + n}" for n in range(MOST + 6)]
@@ -117,22 +117,6 @@ def test_templates_that_users_mark_as_ours_take_no_room() -> None:
     bench.pod(waiting("p", MIB))
     bench.run()
     assert MIB in made(bench)
-
-
-def test_nobody_waits_for_the_answer_to_the_write_of_a_template() -> None:
-    bench, desk = at_desk("node-a")
-    bench.cluster.set_namespace(namespace())
-    settle(bench, desk)
-    for size in SIZES:
-        bench.pod(waiting(size, size))
-    bench.run()
-    assert len(desk.jobs) == 1, "one at a time"
-    wants(bench, "other", "1g.5gb")
-    bench.run()
-    assert len(desk.jobs) == 2, "the claim of another pod is written beside it"
-    desk.jobs.pop()()
-    bench.run()
-    assert bench.devices("other")
 
 
 def test_namespaces_take_turns() -> None:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from dra.common.resources import DEVICE_CLASSES, MIG_NODES, Obj
+from dra.common.resources import DEVICE_CLASSES, Obj
 from dra.gpu.inventory import AllocatorKind
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.objects import device_class, mignode, node, versioned
-from tests.controller.helpers.site import Site
-from tests.helpers.waiting import wait_for
 
 NAME = "nvidia.com/mig-1g.5gb"
 TAKEN = "ExtendedResourceTaken"
@@ -43,24 +41,6 @@ def bench() -> Bench:
     bench.cluster.set_node(node("node-a"))
     allocated_by(bench, AllocatorKind.SCHEDULER)
     return bench
-
-
-def test_a_name_that_nobody_serves_is_not_promised() -> None:
-    bench = Bench("node-a")
-    assert carried(bench) is None
-    allocated_by(bench, AllocatorKind.SCHEDULER, "node-b")
-    assert (carried(bench), carried(bench, "mig-1g.5gb.me")) == (NAME, f"{NAME}.me")
-    bench.cluster.remove_mignode("node-b")
-    bench.run()
-    assert carried(bench) is None
-
-
-def test_a_node_that_falls_back_to_the_controller_takes_the_names_away(bench: Bench) -> None:
-    assert carried(bench) == NAME
-    allocated_by(bench, AllocatorKind.CONTROLLER)
-    assert carried(bench) is None
-    allocated_by(bench, AllocatorKind.SCHEDULER)
-    assert carried(bench) == NAME
 
 
 def test_classes_of_hardware_that_has_gone_carry_no_name_either(bench: Bench) -> None:
@@ -126,68 +106,3 @@ def test_a_class_that_was_there_first_keeps_its_pods() -> None:
     bench.cluster.set_class(versioned(foreign("nvidia.com/gpu")))
     bench.run()
     assert carried(bench) == NAME, "it has given the name up"
-
-
-@pytest.mark.parametrize(
-    ("labels", "told"),
-    [
-        ({}, "rename it"),
-        ({"old.example/generated": "true"}, "delete deviceclasses -l old.example/generated=true"),
-    ],
-)
-def test_a_class_of_a_generated_name_that_is_not_ours_is_not_spoken_of_twice(
-    bench: Bench, labels: dict[str, str], told: str
-) -> None:
-    theirs = foreign(name="mig-1g.5gb")
-    theirs["metadata"]["labels"] = labels
-    bench.cluster.set_class(versioned(theirs))
-    bench.run()
-    assert bench.recorder.reasons("mig-1g.5gb") == ["DeviceClassConflict"]
-    assert any(told in message for *_, message in bench.recorder.events)
-
-
-def test_a_class_that_somebody_makes_while_ours_is_to_be_written_stays_theirs() -> None:
-    bench = Bench()
-    theirs = versioned(foreign(name="mig-7g.40gb"))
-
-    def meanwhile(what: str) -> None:
-        if what == DEVICE_CLASSES.plural:
-            bench.cluster.set_class(theirs)
-
-    bench.api.refuse = meanwhile
-    bench.add_node("node-a")
-    bench.run()
-    assert "mig-1g.5gb" in bench.classes()
-    assert "mig-7g.40gb" not in bench.classes()
-    assert bench.recorder.reasons("mig-7g.40gb") == ["DeviceClassConflict"]
-
-
-def test_the_api_server_takes_a_name_away_and_gives_it_back(site: Site) -> None:
-    def stored() -> str | None:
-        spec: Obj = site.api.get(DEVICE_CLASSES, "mig-1g.5gb")["spec"]
-        found: str | None = spec.get("extendedResourceName")
-        return found
-
-    def taken_by_another() -> str | None:
-        annotations = site.api.get(DEVICE_CLASSES, "mig-1g.5gb")["metadata"]["annotations"]
-        found: str | None = annotations.get("mig.dra.dev/extended-resource-taken-by")
-        return found
-
-    def allocate(allocator: AllocatorKind) -> None:
-        spec = {"allocator": mignode("node-a", allocator=allocator)["spec"]["allocator"]}
-        site.api.patch(MIG_NODES, "node-a", {"spec": spec})
-
-    site.add_node("node-a")
-    site.start()
-    site.wait_classes()
-    assert stored() is None
-    allocate(AllocatorKind.SCHEDULER)
-    wait_for("the name", lambda: stored() == NAME)
-    site.api.create(DEVICE_CLASSES, foreign(name="a-class"))
-    wait_for("the other class to be seen", lambda: taken_by_another() == "a-class")
-    wait_for("the log", lambda: "extended resource taken" in site.logs())
-    site.api.delete(DEVICE_CLASSES, "a-class")
-    wait_for("the annotation to go", lambda: taken_by_another() is None)
-    assert stored() == NAME
-    allocate(AllocatorKind.CONTROLLER)
-    wait_for("the name to go", lambda: stored() is None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import inf
 from pathlib import Path
 
 import pytest
@@ -54,14 +53,6 @@ def folder(tmp_path: Path) -> Path:
 
 def started(folder: Path, *nodes: str) -> Bench:
     return Bench(*nodes, node_classes=folder)
-
-
-def test_without_files_nothing_is_said() -> None:
-    bench = Bench("node-a")
-    bench.cluster.set_node(labelled("node-a", mode="fast"))
-    bench.run(seconds=SECONDS)
-    assert told(bench) == []
-    assert bench.engine.due == inf
 
 
 def test_a_file_that_becomes_wrong_is_told_of_each_node_once_and_until_it_is_right(
@@ -157,19 +148,6 @@ def ask(bench: Bench, name: str, device_class: str) -> list[str]:
     return bench.devices(name)
 
 
-def test_claims_get_the_ready_slices_and_no_more() -> None:
-    bench = Bench("node-a")
-    bench.cluster.set_mignode(mignode("node-a", declared()))
-    asked = ["3g.20gb", "2g.10gb", "1g.5gb", "1g.5gb"]
-    given = [ask(bench, f"c{n}", f"mig-{profile}") for n, profile in enumerate(asked)]
-    assert [sorted(each) for each in given[:2]] == [
-        ["gpu-0-mig-3g20gb-9-4"],
-        ["gpu-0-mig-2g10gb-14-0"],
-    ]
-    assert sorted(given[2] + given[3]) == ["gpu-0-mig-1g5gb-19-2", "gpu-0-mig-1g5gb-19-3"]
-    assert ask(bench, "more", "mig-1g.5gb") == []
-
-
 def test_what_no_slice_is_waits_or_gets_a_gpu_that_is_cut_on_demand() -> None:
     bench = Bench("node-a")
     bench.cluster.set_mignode(mignode("node-a", declared()))
@@ -179,17 +157,6 @@ def test_what_no_slice_is_waits_or_gets_a_gpu_that_is_cut_on_demand() -> None:
     assert bench.devices("c") == ["gpu-1-mig-7g40gb-0-0"]
     assert ask(bench, "d", "mig-7g.40gb") == []
     assert "gpu-0 has no such device (its layout is mixed)" in str(bench.recorder.events)
-
-
-def test_a_gpu_that_is_to_change_gives_nothing() -> None:
-    bench = Bench("node-a")
-    waits = declared(unavailable="gpu-0 waits for claim a/b to go", reason="LayoutPending")
-    whole = replace(gpu(1, "node-a", mig=False), unavailable="waits", reason="LayoutPending")
-    bench.cluster.set_mignode(mignode("node-a", waits, whole))
-    assert ask(bench, "slice", "mig-1g.5gb") == []
-    assert ask(bench, "whole", "gpu.dra.dev") == []
-    told = bench.recorder.events[-2:]
-    assert "waits for claim a/b to go" in str(told)
 
 
 @pytest.mark.parametrize("first", ["whole", "slices"])

@@ -38,18 +38,6 @@ def test_what_a_pod_waits_for_is_made_if_it_is_one_of_ours(name: str, *, expecte
     assert (name in made(bench)) is expected
 
 
-def test_one_that_somebody_deletes_is_made_again() -> None:
-    bench = Bench("node-a")
-    bench.cluster.set_namespace(namespace())
-    bench.pod(waiting("p", "nvidia.com-gpumem-8000"))
-    bench.run()
-    for name in ("nvidia.com-gpumem-8000", "nvidia.com-mig-1g.5gb"):
-        del bench.api.objects[TEMPLATES, name]
-        bench.cluster.templates.remove(("default", name))
-    bench.run()
-    assert {"nvidia.com-gpumem-8000", "nvidia.com-mig-1g.5gb"} <= made(bench)
-
-
 def test_a_refusal_is_tried_again_after_a_pause_and_keeps_no_other_away() -> None:
     bench = Bench("node-a")
     bench.api.refuse = lambda what: ForbiddenError("no") if what == TEMPLATES else None
@@ -143,22 +131,6 @@ def test_one_that_no_pod_has_named_for_an_hour_goes_and_those_of_profiles_stay()
     assert set(odd) <= made(bench)
     later(bench)
     assert made(bench) == of_classes(bench)
-
-
-def test_one_that_a_pod_names_stays_whatever_its_state() -> None:
-    bench = idle("nvidia.com-gpumem-8000")
-    bench.run(seconds=1200)
-    running = waiting("q", "nvidia.com-gpumem-8000")
-    running["spec"]["nodeName"] = "node-a"
-    running["status"] = {"resourceClaimStatuses": [{"name": "c0", "resourceClaimName": "x"}]}
-    bench.pod(running)
-    later(bench)
-    assert "nvidia.com-gpumem-8000" in made(bench)
-    bench.remove_pod("q")
-    bench.run(seconds=1200)
-    assert "nvidia.com-gpumem-8000" in made(bench), "an hour from its last use"
-    later(bench)
-    assert "nvidia.com-gpumem-8000" not in made(bench)
 
 
 def test_another_of_the_same_name_and_a_refusal_leave_it() -> None:

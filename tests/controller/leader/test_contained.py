@@ -22,7 +22,6 @@ from dra.common.resources import (
 )
 from dra.gpu.geometry import Geometry
 from dra.gpu.inventory import Gpu
-from dra.kube.errors import ForbiddenError, UnavailableError
 from dra.kube.reflector import Change
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.fakeapi import FakeApi
@@ -69,21 +68,6 @@ def test_whatever_a_write_of_a_keeper_raises_pods_are_served(name: str, error: E
     bench.run(seconds=120)
     assert "nvidia.com-mig-2g.10gb" in made(bench)
     assert ("nodes", "node-b") in api.objects
-
-
-@pytest.mark.parametrize(
-    "error", [UnavailableError("etcd", status=500), ForbiddenError("no", status=403)], ids=repr
-)
-def test_a_class_that_the_server_refuses_delays_no_other(error: Exception) -> None:
-    api = FaultyApi("mig-1g.5gb", error=error)
-    bench = Bench("node-a", api=api)
-    assert {"mig-1g.5gb.me", "mig-7g.40gb", "mig.dra.dev"} <= bench.classes()
-    asked = api.asked
-    bench.run(seconds=1)
-    assert api.asked == asked + 1
-    api.names = ()
-    bench.run(seconds=60)
-    assert "mig-1g.5gb" in bench.classes()
 
 
 def test_what_a_change_makes_somebody_raise_keeps_no_other_change_away(

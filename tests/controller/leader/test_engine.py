@@ -25,22 +25,6 @@ STATUS = "resourceclaims/status"
 NAMED = {"name": "s", "resourceClaimName": "p-s-x"}
 
 
-def test_a_waiting_pod_gets_its_slice_finalizer_first() -> None:
-    bench = Bench("node-a")
-    bench.serve("p", "c")
-    assert bench.api.writes == ["resourceclaims", STATUS]
-    stored = bench.api.get(RESOURCE_CLAIMS, "c")
-    assert stored["metadata"]["finalizers"] == [FINALIZER]
-    allocation = stored["status"]["allocation"]
-    assert allocation["allocationTimestamp"] == "2026-01-01T00:00:00Z"
-    (result,) = allocation["devices"]["results"]
-    assert result["pool"] == "node-a-pool"
-    assert bench.recorder.reasons("c") == []
-    (event,) = bench.recorder.events
-    assert event[:3] == ("Pod", "p", "Allocated")
-    assert event[3].startswith("claim c: allocated 1g.5gb at ")
-
-
 @pytest.mark.parametrize(("asked", "taken", "says"), [("20Gi", "7g", True), ("19Gi", "3g", False)])
 def test_a_claim_whose_selector_misses_a_profile_by_little_is_told_so(
     asked: str, taken: str, *, says: bool
@@ -158,22 +142,6 @@ def test_a_pod_is_told_that_nobody_lifts_its_gate(
     bench.pod(pod("p", "c", schedulingGates=[{"name": FINALIZER}] if gated else []))
     bench.run()
     assert bench.recorder.reasons("p") == ([reason] if gated else [])
-
-
-def test_a_pod_is_told_of_a_class_whose_name_is_mistyped() -> None:
-    bench = Bench("node-a")
-    bench.serve("p", "c", request("r", "mig-1g5gb"))
-    assert bench.recorder.reasons("p") == bench.recorder.reasons("c") == ["NoSuchDeviceClass"]
-    assert "did you mean 'mig-1g.5gb'?" in bench.recorder.events[-1][3]
-
-
-def test_a_pod_behind_the_gate_of_another_is_left_alone_until_that_is_lifted() -> None:
-    bench = Bench("node-a")
-    bench.serve("p", "c", schedulingGates=[{"name": FINALIZER}, {"name": "quota"}])
-    assert bench.api.writes == []
-    bench.pod(pod("p", "c", schedulingGates=[{"name": FINALIZER}]))
-    bench.run()
-    assert bench.devices("c")
 
 
 def test_a_pod_that_cannot_be_handled_does_not_keep_others_from_their_slices(

@@ -32,17 +32,6 @@ def logged(capsys: pytest.CaptureFixture[str], style: Format) -> list[str]:
     return capsys.readouterr().err.splitlines()
 
 
-def test_a_line_for_people_has_its_fields_quoted_where_needed(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    first, second, *trace = logged(capsys, "text")
-    assert first.endswith(
-        'INFO controller.test: allocated claim=default/c detail="no \\"room\\" here" empty=""'
-    )
-    assert "ERROR controller.test: failed twice" in second
-    assert trace[-1].startswith("ValueError: invalid literal")
-
-
 def test_a_line_for_machines_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:
     first, second = (json.loads(line) for line in logged(capsys, "json"))
     assert first | {"time": ""} == {

@@ -9,7 +9,7 @@ import pytest
 from controller import times
 from controller.cluster.cluster import Cluster
 from controller.queue import refusals
-from controller.queue.refusals import BY_SCHEDULER, TOPOLOGIES, Refusals
+from controller.queue.refusals import TOPOLOGIES, Refusals
 from controller.queue.refused import About, Refused
 from dra.pods.nodefit import NodeFacts
 
@@ -26,33 +26,6 @@ class Hand:
 
 def refusals_at(now: Hand) -> Refusals:
     return Refusals(cast("Cluster", None), Refused(now), now)
-
-
-def test_a_refused_node_stays_out_twice_as_long_every_time_up_to_five_minutes() -> None:
-    now = Hand()
-    exclusions = refusals_at(now)
-    waits = []
-    for _ in range(9):
-        waits.append(exclusions.refuse("pod", "node-a"))
-        assert exclusions.excluded("pod") == {"node-a": BY_SCHEDULER}
-        now.time += waits[-1] - 0.1
-        assert exclusions.excluded("pod") == {"node-a": BY_SCHEDULER}
-        now.time += 0.2
-        assert exclusions.excluded("pod") == {}
-    assert waits == [5, 10, 20, 40, 80, 160, 300, 300, 300]
-
-
-def test_a_changed_node_is_let_in_again_soon_but_not_at_once_and_not_forgiven() -> None:
-    now = Hand()
-    exclusions = refusals_at(now)
-    exclusions.refuse("pod", "node-a")
-    exclusions.refuse("pod", "node-b")
-    exclusions.ease("node-a")
-    assert exclusions.next_end("pod") == now.time + 1
-    assert set(exclusions.excluded("pod")) == {"node-a", "node-b"}
-    now.time += 1.1
-    assert set(exclusions.excluded("pod")) == {"node-b"}
-    assert exclusions.refuse("pod", "node-a") == 10
 
 
 @pytest.mark.parametrize("changed", ["b", ""])

@@ -28,7 +28,7 @@ BEST = [gpu(0, instances=(instance("1g.5gb", 6),)), gpu(1)]
 
 REFUSING = "GPU-node-a-0"
 
-FIRST, LONGEST = times.GPU_FAILED
+FIRST, _ = times.GPU_FAILED
 
 
 def fails(
@@ -110,37 +110,6 @@ def test_the_next_claim_that_a_gpu_refuses_has_it_stay_out_twice_as_long() -> No
     assert is_out(bench)
     bench.run(seconds=1)
     assert not is_out(bench)
-
-
-def test_a_claim_that_is_refused_meanwhile_has_the_gpu_stay_out_as_long_again() -> None:
-    bench = with_claim()
-    fails(bench, 1)
-    bench.run(seconds=FIRST / 2)
-    fails(bench, 2, claim_name="d")
-    bench.run(seconds=FIRST - 1)
-    assert is_out(bench)
-    bench.run(seconds=1)
-    assert not is_out(bench)
-
-
-def test_a_failure_is_forgotten_after_long() -> None:
-    bench = with_claim()
-    fails(bench, 1)
-    bench.run(seconds=FIRST)
-    bench.run(seconds=LONGEST)
-    fails(bench, 2, claim_name="d")
-    assert is_out(bench)
-    bench.run(seconds=FIRST)
-    assert not is_out(bench)
-
-
-def test_who_can_go_nowhere_else_is_told_and_served_when_the_gpu_is_let_in_again() -> None:
-    bench = with_claim()
-    fails(bench, 1, BEST[0])
-    assert place(bench, "n") == ""
-    assert any(BY_GPU in message for *_, message in bench.recorder.events)
-    bench.run(seconds=FIRST)
-    assert bench.devices("n")
 
 
 def test_what_shows_by_itself_is_not_remembered() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from controller import times
 from controller.queue import line
-from controller.queue.line import OVERTAKEN, REST_FACTOR
+from controller.queue.line import OVERTAKEN
 from dra.allocator.allocate import OngoingDecision
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.objects import claim, gpu, mignode, node, pod, request
@@ -75,25 +75,6 @@ def test_what_does_not_move_is_used_by_others(waiting: int) -> None:
     assert "NextInLine" in bench.recorder.reasons("both-0")
 
 
-def test_what_does_not_move_keeps_the_rest_idle_for_a_minute_at_most() -> None:
-    """It was five minutes, and twice as long each time."""
-    bench = with_two_gpus("node-a")
-    for_ever(bench)
-    stream = Stream(bench, life=4)
-    for _ in range(4):
-        stream.second()
-    big(bench, "both", count=2)
-    holds = []
-    for _ in range(2):
-        idle = 0
-        for _ in range(120):
-            stream.second()
-            idle += len(stream.running) < SLICES // 4
-        holds.append(idle)
-        bench.run(seconds=REST_FACTOR * times.HOLD[0])
-    assert all(10 < idle <= 60 for idle in holds), holds
-
-
 @pytest.mark.parametrize(
     ("waiter_too", "at_first"), [(False, True), (True, False)], ids=["blocker", "both"]
 )
@@ -127,47 +108,6 @@ def test_pods_that_are_made_anew_keep_little_idle(*, waiter_too: bool, at_first:
         assert not bench.devices(waiter)
     assert "NextInLine" in bench.recorder.reasons(waiter if not waiter_too else "waits-0")
     assert idle / seconds / SLICES < 0.3
-
-
-def test_it_is_served_once_what_it_waits_for_has_moved_after_all() -> None:
-    bench = with_two_gpus("node-a")
-    for_ever(bench)
-    stream = Stream(bench, life=300)
-    for _ in range(3):
-        stream.second()
-    big(bench, "both", count=2)
-    idle_share(stream, HOUR // 3, 60.0)
-    bench.delete_pod("p-for-ever")
-    bench.lose_claim("for-ever")
-    for _ in range(240):
-        if bench.devices("both"):
-            return
-        bench.run(seconds=14)
-        stream.second()
-    raise AssertionError("it waits although all could end")
-
-
-@pytest.mark.parametrize("ahead", [1, 20])
-def test_the_bound_is_that_of_every_pod_however_many_wait_before_it(ahead: int) -> None:
-    """Those before it wait for a GPU of another node, on which nothing ends."""
-    bench = with_two_gpus("node-a")
-    bench.add_node("node-b", labels={"name": "node-b"})
-    for number in range(2):
-        bench.claim(claim(f"stays-{number}", request("r", "mig-4g.20gb")))
-        stays = pod(f"p-stays-{number}", f"stays-{number}", nodeSelector={"name": "node-a"})
-        bench.pod(stays)
-    bench.run()
-    for number in range(ahead):
-        big(bench, f"ahead-{number:02}", nodeSelector={"name": "node-a"})
-    stream = Stream(bench, life=12)
-    for _ in range(12):
-        stream.second()
-    big(bench, "last", nodeSelector={"name": "node-b"})
-    before = stream.served()
-    for _ in range(4 * OVERTAKEN):
-        stream.second()
-    assert bench.devices("last")
-    assert stream.served() - before < 4 * OVERTAKEN
 
 
 def held(name: str) -> tuple[Bench, Stream]:

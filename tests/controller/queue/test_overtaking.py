@@ -11,9 +11,8 @@ import pytest
 from controller import times
 from controller.queue.line import OVERTAKEN
 from dra.common.resources import PODS
-from dra.kube.errors import InvalidError
 from tests.controller.helpers.bench import Bench
-from tests.controller.helpers.objects import claim, device_class, gpu, mignode, node, pod, request
+from tests.controller.helpers.objects import claim, device_class, node, pod, request
 
 
 class Stream:
@@ -78,22 +77,6 @@ def test_a_large_slice_does_not_starve_behind_a_stream_of_small_ones() -> None:
     assert stream.bench.recorder.reasons("big").count("NextInLine") == 1
 
 
-def test_after_it_was_served_others_are_served_as_before() -> None:
-    (stream,) = streams()
-    with_big(stream.bench)
-    while not stream.bench.devices("big"):
-        stream.second()
-    bench = stream.bench
-    bench.delete_pod("p-big")
-    bench.lose_claim("big")
-    bench.run(seconds=1.0)
-    seconds = 0
-    while stream.waiting:
-        stream.second()
-        seconds += 1
-        assert seconds < 60
-
-
 def is_deleted(bench: Bench) -> None:
     bench.delete_pod("p-big")
 
@@ -150,23 +133,6 @@ def test_nothing_is_held_back_for_a_pod_that_does_not_wait_for_room(
     assert bench.devices(waiting)
 
 
-def test_nothing_is_held_back_for_a_pod_whose_allocation_is_refused() -> None:
-    (stream,) = streams()
-    with_big(stream.bench)
-    bench, patch = stream.bench, stream.bench.api.patch
-
-    def refuse(resource: Any, name: str, *args: Any, **more: Any) -> Any:
-        if name == "big":
-            raise InvalidError("no", status=422)
-        return patch(resource, name, *args, **more)
-
-    bench.api.patch = refuse  # type: ignore[method-assign]
-    while "AllocationRefused" not in bench.recorder.reasons("big"):
-        stream.second()
-    stream.second()
-    assert stream.running
-
-
 def test_what_was_held_back_elsewhere_is_free_for_others() -> None:
     bench = Bench("node-a", "node-b")
     bench.cluster.set_node(node("node-a", labels={"which": "a"}))
@@ -221,60 +187,3 @@ def test_what_is_held_back_does_not_keep_a_higher_priority_waiting() -> None:
     assert not bench.devices(f"small-{stream.number:03}")
     bench.serve("p-urgent", "urgent", priority=1000)
     assert bench.devices("urgent")
-
-
-def test_only_the_gpu_that_needs_least_is_held_back() -> None:
-    bench = Bench("node-a", "node-b")
-    stream = Stream(bench, life=60)
-    for _ in range(9):
-        stream.second()
-    with_big(bench)
-    for _ in range(5):
-        stream.second()
-    assert all(bench.devices(name) for _, name in stream.running)
-
-
-def test_after_a_long_wait_one_overtaking_is_enough() -> None:
-    stream = Stream(Bench("node-a"), life=500)
-    stream.second()
-    with_big(stream.bench)
-    stream.bench.run(seconds=times.OVERTAKEN_ONCE)
-    assert "NextInLine" not in stream.bench.recorder.reasons("big")
-    stream.second()
-    stream.bench.run(seconds=61.0)
-    assert "NextInLine" in stream.bench.recorder.reasons("big")
-
-
-def test_a_cluster_at_rest_says_and_writes_nothing_about_the_line() -> None:
-    (stream,) = streams()
-    with_big(stream.bench)
-    for _ in range(OVERTAKEN + 2):
-        stream.second()
-    bench = stream.bench
-    for _ in range(3):
-        bench.run(seconds=60.0)
-    for _ in range(20):
-        bench.run(seconds=times.HOLD[0])  # nothing moves: what was held back is others'
-        for name in filter(bench.devices, stream.waiting):
-            bench.bind(f"p-{name}", "node-a")
-    bench.run()
-    for _ in range(3):
-        bench.run(seconds=times.PLAN_AGAIN * 20)
-    bench.api.writes.clear()
-    before = len(bench.recorder.events)
-    for _ in range(10):
-        bench.run(seconds=times.PLAN_AGAIN * 20)
-    assert bench.api.writes == []
-    assert len(bench.recorder.events) == before
-
-
-def test_a_pod_that_no_node_could_ever_serve_holds_nothing_back() -> None:
-    bench = Bench("node-a")
-    bench.cluster.set_mignode(mignode("node-a", gpu(0, unavailable="sick"), gpu(1)))
-    stream = Stream(bench, life=3)
-    two = [request("a", "mig-7g.40gb", count=2)]
-    bench.serve("p-big", "big", *two)
-    for _ in range(OVERTAKEN + 10):
-        stream.second()
-        assert bench.devices(f"small-{stream.number:03}")
-    assert "NextInLine" not in bench.recorder.reasons("big")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from math import inf
 from typing import cast
@@ -20,7 +19,6 @@ from controller.report.report import Reporter
 from dra.allocator.allocate import Allocator
 from dra.allocator.problem import Problem
 from dra.common.resources import ObjectKey
-from dra.gangs import planning as planning_module
 from dra.gangs.decision import Placed, Questions, Trial
 from dra.gangs.planning import Planning
 from tests.controller.helpers.bench import Bench
@@ -60,40 +58,9 @@ def waiting_line(known: Cluster, decisions: Decisions) -> WaitingLine:
     )
 
 
-def books(known: Cluster) -> object:
-    states = [(s.claims, s.holdings, s.usage) for n in known.fleet.nodes.values() for s in n.gpus]
-    return copy.deepcopy((states, [dict(known.hosts.used(name)) for name in NAMES]))
-
-
 def devices(placed: Sequence[Placed] | None) -> list[tuple[str, str]]:
     decisions = [p.decision for p in placed or ()]
     return [(d.node, p.device) for d in decisions if d is not None for p in d.picks]
-
-
-def test_in_parts_it_comes_to_the_same_and_leaves_the_books_as_they_were() -> None:
-    known = busy()
-    candidates = problems(known, *(member("a", n) for n in range(6)))
-    before = books(known)
-    at_once = planning(known, candidates, 6).go_on()
-    assert len({*devices(at_once)}) == 6
-    assert books(known) == before
-    in_parts, parts, found = planning(known, candidates, 6), 0, None
-    while found is None:
-        found = in_parts.go_on(steps=1)
-        parts += 1
-        assert books(known) == before
-    assert devices(found) == devices(at_once)
-    assert parts > 10
-
-
-def test_those_places_are_taken_of_which_the_least_has_to_become_free() -> None:
-    known = busy()
-    candidates = problems(known, *(member("a", n, "1g.5gb") for n in range(5)))
-    for node, device in devices(planning(known, candidates, 5).go_on()):
-        state = known.fleet.nodes[node].gpu("gpu-0")
-        assert state is not None
-        start = int(device.rsplit("-", 1)[1])
-        assert not state.usage.mask >> start & 1, f"{device} of {node} is in use"
 
 
 def test_pods_for_whom_there_is_no_place_whatever_ends_have_none() -> None:
@@ -101,15 +68,6 @@ def test_pods_for_whom_there_is_no_place_whatever_ends_have_none() -> None:
     candidates = problems(known, *(member("a", n, "7g.40gb") for n in range(6)))
     assert planning(known, candidates, 6).go_on() == ()
     assert len(devices(planning(known, candidates, 5).go_on())) == 5
-
-
-def test_a_search_without_an_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = busy()
-    candidates = problems(known, *(member("a", n) for n in range(6)))
-    monkeypatch.setattr(planning_module, "MOST_STEPS", 100)
-    before = books(known)
-    assert planning(known, candidates, 6).go_on() == ()
-    assert books(known) == before
 
 
 def test_others_are_served_between_the_parts_of_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,28 +143,3 @@ def test_nothing_is_planned_for_claims_that_are_counted() -> None:
     assert line._find_places(pod_waiter(posed.pod), Need([posed], 1, None), frozenset()) is None
     assert not decisions.are_ongoing
     assert known.fleet.counts(ref.uid)
-
-
-@pytest.mark.parametrize(
-    ("priority", "same", "kept"), [(0, False, True), (0, True, False), (7, True, True)]
-)
-def test_a_hold_ends_one_of_lower_priority_that_has_what_it_needs(
-    priority: int, *, same: bool, kept: bool
-) -> None:
-    known = cluster(*NAMES[:2])
-    members = [member(name, 0, "7g.40gb") for name in ("a", "b")]
-    for (_, body), rank in zip(members, (priority, 7), strict=True):
-        body["spec"]["priority"] = rank
-    first, second = problems(known, *members)
-    line = waiting_line(known, Decisions(lambda: 0.0))
-    allocator = Allocator(known.fleet, known.hosts)
-    one, other = allocator.decide(first), allocator.decide(second)
-    assert one is not None
-    line.hold_made(first.pod, one, seconds=60.0)
-    if not same:
-        other = allocator.decide(second)
-    assert other is not None
-    line.hold_made(second.pod, other, seconds=60.0)
-    assert (one.node == other.node) is same
-    assert line.is_held_for(second.pod.uid)
-    assert line.is_held_for(first.pod.uid) is kept

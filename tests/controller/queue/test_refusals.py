@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from dra.common.resources import Obj
 from tests.controller.helpers.bench import Bench
-from tests.controller.helpers.objects import claim, node, pod, versioned
+from tests.controller.helpers.objects import claim, node, pod
 
 ZONE = "topology.kubernetes.io/zone"
 STATUS = "resourceclaims/status"
@@ -76,47 +76,6 @@ def test_a_refusal_is_one_for_all_of_a_template_and_a_binding_shows_the_way() ->
     assert site.allocations == 36, "the others go there at once"
 
 
-def test_after_a_refusal_another_zone_comes_before_the_rest_of_that_zone() -> None:
-    names = {f"n{i:02}": "far" if i < 28 else "near" for i in range(30)}
-    site = Site(lambda where: names[where] == "near", **names)
-    site.start(1)
-    site.until_bound(rounds=60)
-    assert site.allocations == 2
-
-
-def test_pods_that_come_and_go_on_refused_nodes_do_not_bring_these_back_before_others() -> None:
-    """The refused nodes change all the time: an untried one still goes first."""
-    names = {f"n{i:02}": "all" for i in range(20)}
-    site = Site(lambda where: where == "n19", **names)
-    site.start(1)
-    for _ in range(40):
-        for name in names:
-            if name != "n19":
-                other = pod(f"on-{name}", nodeName=name)
-                site.bench.cluster.set_pod(versioned(other))
-                site.bench.cluster.remove_pod(("default", f"on-{name}"))
-        site.schedule(seconds=3.0)
-    assert site.bound == 1
-    assert site.allocations == 20
-
-
-def test_a_pod_that_runs_on_a_node_does_not_let_others_in_there_again() -> None:
-    """A node took one and then no more: that it goes on running says nothing."""
-    site = Site(lambda where: where == "b", a="", b="")
-    site.start(2)
-    site.until_bound(rounds=60)
-    site.suits = lambda _: False
-    site.start(1, name="q")
-    site.schedule()
-    site.bench.api.writes.clear()
-    for number in range(4):
-        for name in ("p0", "p1"):
-            site.bench.pod({**site.pods[name], "status": {"phase": "Running", "n": number}})
-        site.bench.pod(site.pods["q0"])
-        site.schedule()
-    assert site.allocations == 0
-
-
 def test_refused_nodes_that_change_all_the_time_are_tried_ever_more_rarely() -> None:
     site = Site(lambda _: False, a="", b="")
     site.start(1)
@@ -125,15 +84,3 @@ def test_refused_nodes_that_change_all_the_time_are_tried_ever_more_rarely() -> 
             site.bench.cluster.set_node(node(name, labels={"changing": str(number)}))
         site.schedule(seconds=1.0)
     assert 8 < site.allocations < 30
-
-
-def test_after_long_a_refused_node_is_as_good_as_another() -> None:
-    site = Site(lambda where: where == "b", a="", b="")
-    site.start(1)
-    site.until_bound(rounds=3)
-    site.bench.run(seconds=1000.0)
-    site.start(1, name="other", owner="x")
-    site.bench.change_claim("other0", allocation=None)
-    site.bench.run()
-    site.start(1, name="late")
-    assert site.bench.node_of("late0") == "a"

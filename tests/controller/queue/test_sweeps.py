@@ -100,27 +100,3 @@ def test_a_pod_that_fits_is_looked_at_among_the_first(looks: Looks, *, alike: bo
         assert bench.engine.work()
         turns += 1
         assert turns <= 6
-
-
-def test_a_sweep_ends_although_room_is_made_again_and_again(looks: Looks) -> None:
-    bench = Bench("node-a")
-    waiting(bench, 30, alike=False)
-    bench.run()
-    first = next(n for n in range(30) if bench.devices(f"big-{n:04}"))
-    looks.clear()
-    for _ in range(60):
-        bench.cluster.make_room("node-a")
-        bench.time += 0.05
-        bench.engine.absorb()
-        bench.engine.work()
-    assert {*looks.at} == {f"p-big-{n:04}" for n in range(30) if n != first}
-
-
-def test_who_lacks_cpu_alone_is_served_when_a_pod_without_claims_ends() -> None:
-    bench = Bench("node-a")
-    bench.pod(pod("other", nodeName="node-a", cpu="7500m"))
-    bench.serve("p", "c", cpu="1")
-    assert not bench.devices("c")
-    bench.remove_pod("other")
-    bench.run(seconds=1.0)
-    assert bench.devices("c")

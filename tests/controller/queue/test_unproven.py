@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from controller import times
 from dra.claims.otherdevices import trim_slice
 from dra.common.resources import Obj
 from dra.kube.errors import InvalidError, KubeError
@@ -135,25 +134,6 @@ def test_a_burst_costs_few_allocations(tapes: dict[str, int], pods: int, most: i
     assert pods <= site.allocations <= most
 
 
-@pytest.mark.parametrize(
-    ("tapes", "pods"),
-    [
-        pytest.param({**FAR, "near0": 1}, 1, id="one of many"),
-        pytest.param({**FAR, "near0": 7, "near1": 7, "near2": 7}, 20, id="zone"),
-        pytest.param({"near0": 5, "near1": 5, "near2": 5}, 15, id="they run out"),
-    ],
-)
-def test_where_devices_are_published_nothing_is_allocated_in_vain(
-    tapes: dict[str, int], pods: int
-) -> None:
-    site = Site(tapes, {name: ZONES[name] for name in tapes}, published=True)
-    site.start(pods)
-    while site.bound < pods:
-        site.round()
-        assert site.allocations <= pods
-    assert site.allocations == pods
-
-
 def test_who_waits_for_a_device_of_others_is_served_when_one_is_free() -> None:
     site = Site({"near0": 1, "near1": 0}, published=True)
     site.start(2)
@@ -199,67 +179,9 @@ def test_one_goes_ahead_and_what_is_proven_lets_more_go_at_a_time() -> None:
     assert max(together) == together[-2] == 5
 
 
-def test_where_what_is_published_proves_wrong_each_node_is_tried_once() -> None:
-    """Such as by a DeviceTaintRule: all are sent to one node, and learn from each other."""
-    site = Site(dict.fromkeys(FAR, 7), published=True)
-    site.tapes = {**dict.fromkeys(FAR, 0), "far17": 7}
-    began = site.bench.time
-    site.start(6)
-    sent = {(name, site.bench.node_of(name)) for name in site.unanswered}
-    assert len({node for _, node in sent}) == 1
-    while site.bound < 6 and site.bench.time < began + 60:
-        refused = set(site.refused)
-        site.round()
-        new = {(name, site.bench.node_of(name)) for name in site.unanswered} - sent
-        assert not {node for _, node in new} & refused
-        sent |= new
-    assert site.bound == 6
-
-
-@pytest.mark.parametrize("owner", ["owner", ""])
-def test_others_do_not_wait_for_it(owner: str) -> None:
-    """Pods of another owner, or of none, and those without such a claim."""
-    site = Site({"a": 1, "b": 1})
-    site.start(2)
-    site.start(1, owner=owner and "another", name="q")
-    for name in ("plain", "plain2"):
-        site.bench.claim(claim(name))
-        body = pod(name, name)
-        body["metadata"]["ownerReferences"] = site.pods["p0"]["metadata"]["ownerReferences"]
-        site.bench.pod(body)
-    site.bench.run()
-    assert site.unanswered == ["p0", "q0"]
-    assert site.bench.devices("plain")
-    assert site.bench.devices("plain2")
-
-
-def test_whoever_has_no_answer_does_not_keep_others_for_long_and_they_are_told() -> None:
-    site = Site(dict.fromkeys(("a", "b"), 7))
-    site.start(3)
-    site.bench.run(seconds=times.ANOTHER_DRIVER_SERVES - 0.1)
-    assert site.unanswered == ["p0"]
-    assert site.said() == [], "few wait for long"
-    site.bench.run(seconds=0.2)
-    assert site.unanswered == ["p0", "p1"]
-    ((name, said),) = site.said()
-    assert name == "p2"
-    assert "other pods of the same owner are tried first" in said
-    site.bench.run(seconds=times.ANOTHER_DRIVER_SERVES)
-    assert site.unanswered == ["p0", "p1", "p2"]
-
-
 def goes(site: Site) -> None:
     site.bench.delete_pod("p0")
     del site.pods["p0"]
-
-
-def test_a_pod_that_the_other_driver_has_served_lets_the_next_go_before_it_is_bound() -> None:
-    site = Site({"a": 7, "b": 7})
-    site.start(3)
-    site.bench.change_claim("tape-p0", allocation={"devices": {"results": []}})
-    site.bench.run()
-    site.bench.run(seconds=0.1)
-    assert site.unanswered == ["p0", "p1"]
 
 
 def test_a_write_that_fails_keeps_nobody() -> None:

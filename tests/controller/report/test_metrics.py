@@ -42,21 +42,6 @@ class Watched:
 WHOLE = request("r", "mig-7g.40gb")
 
 
-def test_an_allocation_shows_with_its_latency_profile_and_decision() -> None:
-    watched = Watched("node-a")
-    watched.claim("c")
-    watched.age = 1.5
-    watched.bench.pod(pod("p", "c"))
-    watched.bench.run()
-    found = watched.scrape()
-    assert found.value("mig_dra_claim_allocated_seconds_sum") == 1.5
-    assert found.value("mig_dra_claim_allocated_seconds_bucket", le="1.0") == 0
-    assert found.value("mig_dra_claim_allocated_seconds_bucket", le="2.0") == 1
-    assert found.value("mig_dra_allocated_devices_total", profile="1g.5gb") == 1
-    assert found.value("mig_dra_decision_duration_seconds_count", outcome="placed") == 1
-    assert found.value("mig_dra_leader") == 1
-
-
 def test_claims_that_wait_show_by_reason_with_the_age_of_the_oldest() -> None:
     watched = Watched("node-a")
     for later, name in enumerate(("first", "c10", "c20")):
@@ -127,21 +112,3 @@ def test_a_running_controller_is_scraped_and_probed(site: Site) -> None:
     assert found.value("process_resident_memory_bytes") > 1e6
     assert get(port, "/healthz") == (200, "ok\n")
     assert get(port, "/readyz") == (200, "ok\n")
-
-
-def test_claims_that_several_pods_wait_for_are_counted_once_until_they_go() -> None:
-    watched = Watched("node-a")
-    bench = watched.bench
-    for name in ("taken", "shared", "own"):
-        watched.claim(name, WHOLE)
-    bench.pod(pod("first", "taken"))
-    bench.run()
-    for number in range(3):
-        bench.pod(pod(f"p{number}", "shared", *["own"] * (number == 0)))
-    bench.run()
-    counts = []
-    for number in range(3):
-        counts.append(waiting(watched.scrape()))
-        bench.delete_pod(f"p{number}")
-        bench.run()
-    assert [*counts, waiting(watched.scrape())] == [2, 1, 1, 0]

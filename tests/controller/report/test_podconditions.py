@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from controller import times
-from controller.write.requests import NotLeadingError
 from dra.common.resources import PODS
 from dra.kube.errors import ForbiddenError, InvalidError, KubeError, UnavailableError
 from tests.controller.helpers.bench import Bench
@@ -71,15 +70,6 @@ def test_other_details_are_said_seldom_and_another_reason_at_once() -> None:
     assert writes(bench) == 3
 
 
-def test_a_pod_that_went_on_without_us_is_told_once_it_runs() -> None:
-    bench = waiting()
-    bench.run(seconds=2.0)
-    found = bench.api.get(PODS, "p0")
-    bench.pod({**found, "status": {**found["status"], "phase": "Running"}})
-    bench.run(seconds=1.0)
-    assert bench.condition("p0")["status"] == "True"
-
-
 @pytest.mark.parametrize(
     ("error", "again"),
     [
@@ -103,14 +93,6 @@ def test_what_cannot_be_written_costs_nothing_else(error: KubeError, again: floa
     assert bench.devices("c0")
 
 
-def test_nothing_is_written_without_leading() -> None:
-    bench = waiting()
-    bench.leads = False
-    with pytest.raises(NotLeadingError):
-        bench.run(seconds=2.0)
-    assert writes(bench) == 0
-
-
 def test_thousands_of_pods_of_one_namespace_do_not_delay_the_conditions_of_another() -> None:
     bench = waiting(pods=100)
     lone = claim("lone", request("r", OWN_CLASS))
@@ -125,18 +107,6 @@ def test_thousands_of_pods_of_one_namespace_do_not_delay_the_conditions_of_anoth
     bench.run(seconds=2 * times.CONDITION_GAP)
     assert bench.condition("alone")["reason"] == "WaitingForSlice"
     assert writes(bench) <= 3
-
-
-def test_many_pods_are_written_to_one_after_the_other() -> None:
-    bench = waiting(pods=30)
-    bench.run(seconds=2.0)
-    assert writes(bench) == 1
-    for _ in range(10):
-        bench.run(seconds=0.1)
-    assert writes(bench) == 11
-    for _ in range(60):
-        bench.run(seconds=1.0)
-    assert writes(bench) == 30
 
 
 def test_a_new_leader_repeats_nothing_that_the_pod_says_already() -> None:

@@ -40,24 +40,3 @@ def test_what_was_named_by_turns_is_named_together() -> None:
     made.run()
     made.run(seconds=times.CLAIMS_NAMED_AGAIN[0])
     assert names(made) == ["p-gpu", "p-nic"]
-
-
-def test_a_name_that_is_lost_again_and_again_is_told_ever_more_seldom() -> None:
-    made = site()
-    made.pod(named("gpu", "nic"))
-    made.run()
-    told = 0
-    for _ in range(30):
-        made.api.writes.clear()
-        made.pod(named("nic"))
-        made.run(seconds=times.CLAIMS_NAMED_AGAIN[0])
-        told += "pods/status" in made.api.writes
-    assert 2 <= told <= 6
-
-
-def test_a_claim_that_was_never_named_is_waited_for() -> None:
-    made = site()
-    made.pod(named("gpu"))
-    made.api.writes.clear()
-    made.run(seconds=10)
-    assert "pods/status" not in made.api.writes or names(made) == ["p-gpu"]

@@ -43,31 +43,6 @@ def test_a_deleted_claim_is_released(how: str) -> None:
     assert bench.finalizers("c") == []
 
 
-@pytest.mark.parametrize("node", ["node-a", "node-b"])
-def test_no_node_holds_a_claim_without_an_allocation(node: str) -> None:
-    bench = Bench("node-a", "node-b")
-    bench.serve("p", "c")
-    held = instance("1g.5gb", 0, uid="uid-c", state="reclaiming")
-    bench.cluster.set_mignode(mignode(node, gpu(0, instances=(held,))))
-    bench.delete_pod("p")
-    bench.delete_claim("c")
-    bench.change_claim("c", allocation=None)
-    bench.run()
-    assert bench.finalizers("c") == []
-
-
-def test_a_node_without_its_mignode_cannot_tell_and_the_claim_waits() -> None:
-    bench = Bench("node-a")
-    bench.serve("p", "c")
-    bench.cluster.remove_mignode("node-a")
-    bench.delete_pod("p")
-    bench.run(seconds=100)
-    assert bench.devices("c")
-    bench.cluster.set_mignode(mignode("node-a"))
-    bench.run()
-    assert bench.devices("c") == []
-
-
 def test_a_pods_own_claim_is_left_to_be_deleted_with_it() -> None:
     bench = Bench("node-a")
     body = claim("c")
@@ -81,15 +56,4 @@ def test_a_pods_own_claim_is_left_to_be_deleted_with_it() -> None:
     bench.run()
     assert bench.devices("c")
     bench.run(seconds=5.1)
-    assert bench.devices("c") == []
-
-
-def test_a_reserved_claim_keeps_its_allocation_although_its_pod_is_unknown() -> None:
-    bench = Bench("node-a")
-    bench.serve("p", "c")
-    bench.remove_pod("p")
-    bench.run(seconds=100)
-    assert bench.devices("c")
-    bench.end_reservations()
-    bench.run()
     assert bench.devices("c") == []

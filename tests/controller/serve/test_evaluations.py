@@ -9,7 +9,6 @@ from controller.serve import evaluations
 from dra.cel.questions import Answer, Job
 from dra.cel.selectors import Selectors
 from dra.common.resources import Obj
-from dra.sandbox.process import SandboxError
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.desk import Desk
 from tests.controller.helpers.objects import claim, gpu, mignode, pod, request
@@ -117,17 +116,6 @@ def test_a_selector_that_takes_too_much_is_told_and_not_tried_again() -> None:
     assert bench.devices("good")
 
 
-def test_what_fails_on_a_kind_of_gpu_for_want_of_time_is_said() -> None:
-    class OnDevices(Costing):
-        def answer(self, job: Job) -> Answer:
-            return super().answer(job) if job.devices else Answer()
-
-    bench, asking = site(OnDevices(cost=0.25, ended=True))
-    waits(bench, "bad", "'slow' == 'slow'")
-    answer_all(bench, asking)
-    assert bench.recorder.reasons("bad") == ["SelectorTooCostly"] * 2
-
-
 def test_a_claim_has_a_budget_over_all_its_selectors() -> None:
     """Each is just within the limit."""
     evaluator = Costing(cost=0.24)
@@ -174,38 +162,3 @@ def test_a_tenant_with_many_slow_selectors_waits_behind_everybody_else() -> None
         bench.run()
         behind += "slow" in evaluator.asked[-1]
     assert behind <= 1, "at most the one that is under way"
-
-
-def test_the_question_of_a_greedy_tenant_does_not_hold_up_others_who_ask_the_same() -> None:
-    evaluator = Costing(cost=0.25)
-    bench, asking = site(evaluator)
-    for number in range(20):
-        waits(bench, f"slow-{number}", f"'slow' != '{number}'", namespace="greedy")
-    waits(bench, "same", f"{OWN}.profile != 'x'", namespace="greedy")
-    bench.run()
-    for _ in range(4):
-        asking.jobs.pop(0)()
-        bench.run()
-    waits(bench, "other", f"{OWN}.profile != 'x'")
-    bench.run()
-    behind = 0
-    while not bench.devices("other"):
-        asking.jobs.pop(0)()
-        bench.run()
-        behind += "slow" in evaluator.asked[-1]
-    assert behind <= 1
-    assert evaluator.asked.count(f"{OWN}.profile != 'x'") == 1
-
-
-def test_a_sandbox_that_fails_is_asked_again_after_a_pause() -> None:
-    evaluator = Costing()
-    bench, asking = site(evaluator)
-    evaluator.error = SandboxError("somebody ended it")
-    waits(bench, "p", f"{OWN}.profile != 'x'")
-    answer_all(bench, asking)
-    assert asking.jobs == [], "no hot loop"
-    assert bench.engine.due == bench.time + 1
-    evaluator.error = None
-    bench.run(seconds=1)
-    answer_all(bench, asking)
-    assert bench.devices("p")

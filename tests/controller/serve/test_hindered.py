@@ -107,21 +107,6 @@ def test_a_slice_is_given_up_where_a_volume_claim_keeps_its_pod_from_running(
     assert bench.devices("c")
 
 
-def test_a_volume_claim_that_comes_back_in_time_keeps_the_slice() -> None:
-    bench = with_volume()
-    volume_claim_goes(bench)
-    bench.run()
-    bench.run(seconds=times.POD_HINDERED / 2)
-    volume_claim_comes(bench)
-    bench.run()
-    wait(bench, times.POD_HINDERED)
-    assert bench.devices("c")
-    volume_claim_goes(bench)
-    bench.run()
-    bench.run(seconds=times.POD_HINDERED / 2)
-    assert bench.devices("c"), "the time is counted anew"
-
-
 def test_a_slice_stays_where_another_pod_may_use_it() -> None:
     bench = with_volume()
     bench.pod(pod("other", "c"))
@@ -135,15 +120,6 @@ def test_a_slice_stays_where_another_pod_may_use_it() -> None:
     for _ in range(3):
         wait(bench, times.POD_HINDERED)
     assert not bench.devices("c"), "neither can"
-
-
-def test_a_slice_that_is_reserved_for_somebody_unknown_stays() -> None:
-    bench = with_volume()
-    reserve(bench, "p", "stranger")
-    volume_claim_goes(bench)
-    for _ in range(3):
-        wait(bench, times.POD_HINDERED)
-    assert bench.devices("c")
 
 
 # -- claims of other drivers
@@ -160,41 +136,3 @@ def test_a_slice_is_given_up_where_a_claim_of_another_driver_stays_unallocated()
     assert bench.condition("p")["message"] == said
     (given_up,) = (e[3] for e in bench.recorder.events if e[2] == "AllocationTakenBack")
     assert said in given_up
-
-
-def test_it_is_tried_again_after_pauses_that_double_up_to_a_bound() -> None:
-    bench = with_tape()
-    pauses: list[float] = []
-    while len(pauses) < 6:
-        wait(bench, times.POD_HINDERED)
-        assert not bench.devices("c")
-        began = bench.time
-        while not bench.devices("c"):
-            bench.run(seconds=1.0)
-        pauses.append(bench.time - began)
-    rounded = [round(p, -1) for p in pauses]
-    assert rounded == [30, 60, 120, 240, times.POD_HINDERED_AGAIN[1], times.POD_HINDERED_AGAIN[1]]
-
-
-def test_a_pod_that_is_being_bound_keeps_its_slice_as_long_as_that_may_take() -> None:
-    bench = bench_with_volumes()
-    bench.cluster.set_volume_claim(volume_claim("data", class_name="late"))
-    bench.claim(claim("c"))
-    bench.claim(claim("tape", request("r", "tapes")))
-    bench.pod(pod("p", "c", "tape", volumes=uses("data")))
-    bench.run()
-    bench.cluster.set_volume_claim(volume_claim("data", class_name="late", node="node-a"))
-    bench.run()
-    wait(bench, times.POD_BINDING / 2)
-    assert bench.devices("c"), "a volume is being made"
-    wait(bench, times.POD_BINDING / 2)
-    assert not bench.devices("c")
-
-
-def test_a_pod_that_is_bound_keeps_its_slice() -> None:
-    bench = with_volume()
-    bench.pod(pod("p", "c", volumes=uses("data"), nodeName="node-a"))
-    volume_claim_goes(bench)
-    for _ in range(3):
-        wait(bench, times.POD_HINDERED)
-    assert bench.devices("c")

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from api.mignode import RoomRequest
 from controller import times
-from controller.report.metrics import ControllerMetrics
 from dra.allocator.movers import is_possible
 from dra.allocator.planner import find_plan
 from dra.common.resources import PODS, RESOURCE_CLAIMS, Obj
@@ -32,7 +29,6 @@ from tests.controller.helpers.objects import (
     with_gpus,
 )
 from tests.dra.gpus import A100
-from tests.helpers.scrape import collected
 
 NODES = ("node-a", "node-b", "node-c")
 BUDGET = UnavailableError(
@@ -226,30 +222,6 @@ def test_a_refused_eviction_ends_it_and_what_was_held_back_is_free(
     assert room.seen == ["b"]
 
 
-def test_what_leaves_and_what_stops_is_counted_from_zero() -> None:
-    registry = CollectorRegistry()
-    metrics = ControllerMetrics(registry, leads=lambda: True, now=lambda: datetime.now(UTC))
-
-    def counted() -> dict[str, float]:
-        steps = ("PodMoved", "PodPreempted", "RoomNotMade")
-        found = collected(registry)
-        return {s: found.value("mig_dra_room_making_total", reason=s) for s in steps}
-
-    room = crowded(metrics=metrics, preemption=True)
-    assert counted() == {"PodMoved": 0, "PodPreempted": 0, "RoomNotMade": 0}
-    room.wish("big", "node-b")
-    room.wait()
-    assert counted() == {"PodMoved": 1, "PodPreempted": 0, "RoomNotMade": 0}
-    room.replaces = False
-    room.asks("urgent", "7g.40gb", priority=100)
-    room.wait()
-    assert counted() == {"PodMoved": 1, "PodPreempted": 1, "RoomNotMade": 0}
-    room.asks("next", "7g.40gb")
-    room.wish("next", "node-b")
-    room.wait()
-    assert counted() == {"PodMoved": 1, "PodPreempted": 1, "RoomNotMade": 1}
-
-
 def test_one_pod_is_moved_at_a_time_whoever_asks() -> None:
     room = crowded()
     room.asks("also", "7g.40gb")
@@ -308,38 +280,6 @@ def test_it_ends_where_the_moved_pod_is_not_replaced_or_does_not_end(*, lasts: b
     assert room.held() == []
 
 
-def test_a_request_that_is_not_renewed_is_over() -> None:
-    room = crowded()
-    room.runs("b2", "1g.5gb", "node-b", 1)
-    room.ends = False
-    room.wish("big", "node-b")
-    room.step()
-    assert room.held()
-    room.wait(1 + int(times.ROOM_REQUEST / 2))
-    assert room.held() == []
-    room.ends = True
-    room.wait()
-    assert len(room.seen) == 1
-
-
-def test_what_a_new_leader_finds_counts_only_once_it_is_renewed() -> None:
-    room = crowded()
-    room.bench.leads = False
-    new = room.bench.succeeded_by()
-    next_room = Room(bench=new)
-    for name in NODES:
-        new.cluster.set_node(node(name))
-        body = mignode(name)
-        old = RoomRequest("uid-big", "old", 9)
-        body["metadata"]["annotations"] = {f"{DRIVER}/defrag": str(old)}
-        new.cluster.set_mignode(body)
-    next_room.wait()
-    assert next_room.seen == []
-    next_room.wish("big", "node-b", id_="old", beat=1)
-    next_room.wait()
-    assert next_room.seen == ["b"]
-
-
 def test_whoever_may_write_pods_and_claims_cannot_have_others_moved() -> None:
     room = crowded()
     obj = copied(room.bench.api.get(PODS, "big"))
@@ -363,18 +303,6 @@ def test_by_itself_it_moves_where_nodes_opted_in_after_a_while() -> None:
     room.wait(10 + int(times.ROOM_WANTED))
     assert room.seen == ["b"]
     assert room.bench.node_of("big") == "node-b"
-
-
-def test_by_itself_it_moves_nobody_for_a_pod_that_came_just_now() -> None:
-    room = crowded(moves_per_hour=1000)
-    for _ in range(int(times.ROOM_WANTED / 2) - 2):
-        room.bench.cluster.make_room("node-a")
-        room.step()
-    assert room.seen == []
-    room.wait(4)
-    room.bench.cluster.make_room("node-a")
-    room.wait(2)
-    assert room.seen == ["b"]
 
 
 @pytest.mark.parametrize("how", ["another product", "no CPU"])
@@ -487,30 +415,6 @@ def test_nobody_of_equal_or_higher_priority_ends_although_lower_ones_would() -> 
     assert room.seen == []
 
 
-def test_nobody_ends_in_vain_as_a_budget_protects_another_that_had_to() -> None:
-    room = full()
-    room.bench.api.refuse = lambda what: BUDGET if what == "evict p2" else None
-    room.asks("urgent", "2g.10gb", priority=100)
-    room.wait()
-    assert sorted(room.seen) == ["p1", "p5"]
-    assert room.bench.devices("urgent")
-
-
-def test_who_is_leaving_is_waited_for_and_nobody_else_ends() -> None:
-    room = full()
-    room.ends = False
-    obj = copied(room.bench.api.get(PODS, "p7"))
-    obj["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    room.bench.pod(obj)
-    room.asks("urgent", "1g.5gb", priority=100)
-    room.wait()
-    assert room.seen == []
-    room.ends = True
-    room.wait(3)
-    assert room.bench.devices("urgent")
-    assert room.seen == []
-
-
 def test_pods_that_budgets_protect_end_last_and_end_all_the_same() -> None:
     room = full()
     room.bench.api.refuse = lambda what: BUDGET if what == "evict p1" else None
@@ -531,14 +435,6 @@ def test_pods_that_budgets_protect_end_last_and_end_all_the_same() -> None:
     names = {n for k, n in room.bench.api.objects if k == "pods"}
     assert names == {"p3", "p4", "p5", "p6", "p7", "urgent", "next"}
     assert "delete pods DisruptionTarget" in asked
-
-
-def test_those_who_end_end_together_and_no_more_than_are_needed() -> None:
-    room = full()
-    room.asks("urgent", "2g.10gb", priority=100)
-    room.wait()
-    assert len(room.seen) == 2
-    assert room.bench.devices("urgent")
 
 
 def test_a_leader_that_dies_in_between_leaves_nothing_half_done() -> None:

@@ -8,7 +8,7 @@ from dra.claims.allocation import label_of, node_label
 from dra.common.resources import PODS, RESOURCE_CLAIMS
 from dra.kube.errors import KubeError, UnavailableError
 from tests.controller.helpers.bench import Bench
-from tests.controller.helpers.objects import DRIVER, FINALIZER, claim, device_class, pod, request
+from tests.controller.helpers.objects import DRIVER, FINALIZER, claim, pod
 
 CLAIM, STATUS, POD = "resourceclaims", "resourceclaims/status", "pods"
 LABEL = node_label(DRIVER)
@@ -63,23 +63,6 @@ def labelled(bench: Bench, *names: str) -> list[str]:
     return [name for name in names if named[name] == bench.node_of(name)]
 
 
-def test_the_gate_is_lifted_before_it_is_written() -> None:
-    bench = Bench("node-a", finalizer_at_creation=True)
-    body = claim("c")
-    body["metadata"]["finalizers"] = [FINALIZER]
-    bench.claim(body)
-    bench.pod(pod("p", "c", schedulingGates=[{"name": FINALIZER}]))
-    bench.run()
-    assert bench.api.writes == [STATUS, POD, CLAIM]
-
-
-def test_none_is_written_without_eager_creation() -> None:
-    bench = Bench("node-a", eager_creation=False)
-    bench.serve("p", "c")
-    assert bench.devices("c")
-    assert "labels" not in bench.api.get(RESOURCE_CLAIMS, "c")["metadata"]
-
-
 def test_one_of_another_node_is_replaced_once_kube_scheduler_has_had_its_say() -> None:
     """It takes the allocation back with the version that it saw, and rests for long if that fails.
 
@@ -96,26 +79,6 @@ def test_one_of_another_node_is_replaced_once_kube_scheduler_has_had_its_say() -
     for _ in range(3):
         bench.run(seconds=times.BURST_OVER)
     assert bench.api.get(RESOURCE_CLAIMS, "c")["metadata"]["labels"] == {LABEL: "node-a"}
-
-
-def test_none_is_written_while_kube_scheduler_may_take_the_allocation_back() -> None:
-    bench = Bench("node-a")
-    bench.cluster.set_class(device_class("tapes", "device.driver == 'tape.example.com'"))
-    body = claim("c")
-    body["metadata"] |= {"finalizers": [FINALIZER], "labels": {LABEL: "node-z"}}
-    bench.claim(body)
-    bench.claim(claim("tape", request("r", "tapes")))
-    bench.pod(pod("p", "c", "tape"))
-    bench.run()
-    assert bench.devices("c")
-    for _ in range(5):
-        bench.run(seconds=times.BURST_OVER)
-    assert labelled(bench, "c") == []
-    result = {"request": "r", "driver": "tape.example.com", "pool": "node-a", "device": "t"}
-    bench.change_claim("tape", allocation={"devices": {"results": [result]}})
-    for _ in range(3):
-        bench.run(seconds=times.BURST_OVER)
-    assert labelled(bench, "c") == ["c"]
 
 
 def test_a_label_that_cannot_be_written_holds_up_nothing() -> None:

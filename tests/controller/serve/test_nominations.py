@@ -55,27 +55,6 @@ def test_a_pod_that_others_have_to_end_for_is_nominated_for_a_moment() -> None:
     assert seen == ["a", None]
 
 
-def test_a_nominated_pod_that_has_room_is_told_of_if_nobody_binds_it() -> None:
-    """kube-scheduler may wait for the end of a victim that is gone."""
-    made = site()
-    ask(made)
-    made.pod({**made.api.get(PODS, "p"), "status": {"nominatedNodeName": "a"}})
-    assert told(made, seconds=2 * times.NOMINATED_STUCK) == [], "its victims are ending"
-    made.cluster.remove_pod(("default", "low"))
-    assert told(made, seconds=times.NOMINATED_STUCK) == [], "it is seen that there is room"
-    assert told(made, seconds=times.NOMINATED_STUCK) == ["pods/status"]
-    assert not made.api.get(PODS, "p")["status"].get("nominatedNodeName")
-    assert told(made, seconds=10 * times.NOMINATION_AGAIN[0]) == []
-
-
-def test_a_pod_that_was_bound_meanwhile_is_not_nominated() -> None:
-    made = site()
-    body = ask(made)
-    made.api.put(PODS, {**body, "spec": {**body["spec"], "nodeName": "a"}})
-    assert told(made) == []
-    assert "nominatedNodeName" not in made.api.get(PODS, "p").get("status", {})
-
-
 def test_without_the_permission_nobody_is_told_and_it_is_no_fault_of_the_pod() -> None:
     made = site()
     ask(made)
@@ -143,15 +122,6 @@ class Crowd:
                 self.nominated.append(name)
 
 
-def test_one_is_told_of_at_a_time_and_others_if_they_wait_still() -> None:
-    crowd = Crowd(100, 100, 100)
-    assert crowd.run(seconds=times.SCHEDULER_PREEMPTS) == ["p0"]
-    crowd.hear("p1", "n1")
-    assert crowd.run(seconds=times.SCHEDULER_PREEMPTS / 2) == []
-    assert crowd.run(seconds=times.SCHEDULER_PREEMPTS / 2) == ["p2"]
-    assert crowd.run(seconds=2 * times.SCHEDULER_PREEMPTS) == []
-
-
 def test_those_of_higher_priority_are_told_of_besides() -> None:
     crowd = Crowd(100, 100, 200)
     crowd.bench.run(seconds=times.SCHEDULER_PREEMPTS / 2)
@@ -159,12 +129,3 @@ def test_those_of_higher_priority_are_told_of_besides() -> None:
     assert crowd.run(seconds=times.SCHEDULER_PREEMPTS / 2) == ["p0"]
     crowd.hear("p2", None)
     assert crowd.run(seconds=times.SCHEDULER_PREEMPTS / 2) == ["p2"]
-
-
-def test_a_nomination_for_another_node_than_that_of_the_claim_is_taken_back() -> None:
-    crowd = Crowd(100)
-    crowd.hear("p0", "elsewhere")
-    assert crowd.run(seconds=times.SCHEDULER_PREEMPTS) == []
-    assert "nominatedNodeName" not in crowd.bench.api.get(PODS, "p0")["status"]
-    crowd.hear("p0", None)
-    assert crowd.run(seconds=times.NOMINATION_AGAIN[0]) == ["p0"]

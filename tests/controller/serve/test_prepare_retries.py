@@ -119,50 +119,6 @@ def test_kubelet_asks_again_once_what_was_in_the_way_is_gone(blocked: dict[str, 
     assert marks(bench) == 1, "once for each failure"
 
 
-@pytest.mark.parametrize(
-    "aside",
-    [
-        holding(instance("1g.5gb", 2, uid="other")),
-        holding(instance("2g.10gb", 0, uid="uid-c", state="preparing")),
-    ],
-    ids=["beside it", "its own"],
-)
-def test_what_is_not_in_the_way_is_no_occasion(aside: tuple[Gpu, ...]) -> None:
-    bench = bound()
-    tells(bench, failed=FIRST, gpus=aside)
-    tells(bench, failed=FIRST)
-    assert marks(bench) == 0
-
-
-def test_a_failure_that_passes_by_itself_is_one_and_pauses_grow() -> None:
-    bench = bound()
-    tells(bench, failed=FIRST, passing=True)
-    assert (marks(bench), mark(bench)) == (1, FIRST)
-    tells(bench, failed=SECOND, passing=True)
-    bench.run(seconds=times.PREPARE_AGAIN[0] - 0.1)
-    assert marks(bench) == 1
-    bench.run(seconds=0.1)
-    assert (marks(bench), mark(bench)) == (2, SECOND)
-    tells(bench, failed=SECOND.replace(":20:", ":30:"), passing=True)
-    bench.run(seconds=2 * times.PREPARE_AGAIN[0] - 0.1)
-    assert marks(bench) == 2
-    bench.run(seconds=0.1)
-    assert marks(bench) == 3
-
-
-def test_a_node_whose_clock_was_set_back_is_heard_all_the_same() -> None:
-    bench = bound()
-    tells(bench, failed=SECOND, passing=True)
-    assert (marks(bench), mark(bench)) == (1, SECOND)
-    tells(bench, failed=FIRST, passing=True)
-    bench.run(seconds=times.PREPARE_AGAIN[0])
-    assert (marks(bench), mark(bench)) == (2, FIRST)
-    for failed in (FIRST, SECOND):
-        tells(bench, failed=failed, passing=True)
-        bench.run(seconds=600)
-    assert marks(bench) == 2, "once for each failure"
-
-
 def test_what_a_killed_plugin_left_is_asked_for_when_it_is_back() -> None:
     bench = bound()
     tells(bench, resumed=FIRST)
@@ -170,14 +126,6 @@ def test_what_a_killed_plugin_left_is_asked_for_when_it_is_back() -> None:
     tells(bench, resumed=FIRST)
     bench.run(seconds=600)
     assert marks(bench) == 1
-
-
-def test_what_was_allocated_after_the_plugin_was_back_is_no_occasion() -> None:
-    bench = bound()
-    tells(bench, resumed="2025-12-31T23:59:59.999999Z")
-    assert marks(bench) == 0
-    tells(bench, resumed="2026-01-01T00:00:00.100000Z")
-    assert marks(bench) == 1, "allocated in the second in which it came back, maybe before"
 
 
 @pytest.mark.parametrize(
@@ -225,17 +173,6 @@ def test_a_pod_that_was_started_is_left_alone(phase: str) -> None:
     tells(bench, failed=FIRST, passing=True)
     tells(bench, resumed=FIRST)
     assert marks(bench) == 0
-
-
-def test_a_pod_that_the_controller_sees_bound_later_than_the_failure_is_not_forgotten() -> None:
-    bench = Bench("node-a")
-    bench.claim(allocated(claim("c", request("r", "mig-2g.10gb")), "node-a", DEVICE))
-    bench.pod(pod("p", "c"))
-    tells(bench, failed=FIRST, passing=True)
-    assert marks(bench) == 0
-    bench.pod({**bench.api.get(PODS, "p"), "spec": pod("p", "c", nodeName="node-a")["spec"]})
-    bench.run()
-    assert marks(bench) == 1
 
 
 def test_a_write_that_failed_is_made_again_after_a_pause() -> None:

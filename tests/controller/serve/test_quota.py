@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from controller import times
 from dra.common.resources import DEVICE_CLASSES, RESOURCE_CLAIMS, Obj, Resource
 from dra.gpu.inventory import ClaimRef
 from dra.kube.errors import KubeError, UnavailableError
@@ -20,14 +19,13 @@ from tests.controller.helpers.desk import Desk, settle
 from tests.controller.helpers.objects import (
     claim,
     copied,
-    first_available,
     gpu,
     instance,
     mignode,
     pod,
     request,
 )
-from tests.controller.serve.gangs.gangpods import create, delete, held, told
+from tests.controller.serve.gangs.gangpods import told
 from tests.controller.world.worldchecks import check_quotas, set_quotas
 from tests.dra.gpus import product_geometry
 
@@ -125,44 +123,6 @@ def limited(name: str, *nodes: str, **limits: int) -> Bench:
     return bench
 
 
-def test_a_gang_has_all_that_it_needs_within_the_quota_or_nothing() -> None:
-    bench = limited("mig-3g.20gb", devices=5)
-    for name in ("one", "two"):
-        bench.serve(name, name, request("r", "mig-3g.20gb"))
-    store, seen = bench.api.put, []
-
-    def put(resource: Resource, obj: Obj) -> Obj:
-        stored = store(resource, obj)
-        seen.append(len(held(bench, "a")))
-        return stored
-
-    create(bench, "a", *range(4))
-    bench.api.put = put  # type: ignore[method-assign]
-    bench.run()
-    assert set(seen) <= {0}
-    message = told(bench, "a-3")
-    assert (
-        "pod group default/a needs slices for 4 pods at once, and 3 fit; pod default/a-" in message
-    )
-    assert "default holds 5 devices, and the pod asks for 1 device" in message
-    assert "WaitingForQuota" in bench.recorder.reasons("a-3")
-    create(bench, "b", *range(6), size="6")
-    bench.run()
-    assert "6 pods at once, and 3 fit" in told(bench, "b-5")
-    bench.remove_pod("one")
-    bench.lose_claim("one")
-    bench.run(seconds=1.0)
-    assert len(held(bench, "a")) == 4, "it waits for the minute's look"
-    set_quotas(bench, {"mig-3g.20gb": {"devices": 6}})
-    delete(bench, "a", *range(4))
-    bench.run(seconds=1.0)
-    assert not held(bench, "b")
-    bench.remove_pod("two")
-    bench.lose_claim("two")
-    bench.run(seconds=1.0)
-    assert len(held(bench, "b")) == 6
-
-
 def shared(bench: Bench) -> None:
     bench.cluster.set_mignode(mignode("node-0", gpu(0, "node-0", slice_shares=4)))
 
@@ -256,14 +216,6 @@ def test_what_counts(  # noqa: PLR0917 - a table
     assert "WaitingForQuota" in bench.recorder.reasons("b")
 
 
-def test_an_alternative_that_is_over_it_is_passed_over() -> None:
-    bench = limited("mig-3g.20gb", devices=1)
-    both = first_available("r", ("large", "mig-3g.20gb", {}), ("small", SMALL, {}))
-    for name in "ab":
-        bench.serve(name, name, both)
-    assert [d.split("-")[3] for n in "ab" for d in bench.devices(n)] == ["3g20gb", "1g5gb"]
-
-
 def test_who_only_looks_is_not_counted() -> None:
     bench = limited("gpu.dra.dev", "node-0", devices=0)
     bench.serve("v", "v", request("r", "gpu.dra.dev", adminAccess=True))
@@ -297,19 +249,6 @@ def test_a_limit_that_cannot_be_read_is_none_that_is_lifted(
     bench.cluster.set_class(bench.api.put(DEVICE_CLASSES, body))
     bench.run(seconds=1.0)
     assert bench.devices("a")
-
-
-def test_who_waits_is_served_once_its_namespace_holds_less_be_it_on_a_node_that_is_gone() -> None:
-    bench = limited(SMALL, "node-0", "node-1", devices=1)
-    bench.serve("a", "a", request())
-    bench.serve("b", "b", request())
-    assert (bench.node_of("a"), bench.devices("b")) == ("node-0", [])
-    bench.cluster.remove_mignode("node-0")
-    bench.run(seconds=times.SWEEP)
-    bench.remove_pod("a")
-    bench.lose_claim("a")
-    bench.run(seconds=1.0)
-    assert bench.devices("b")
 
 
 def there(bench: Bench, name: str, *, mig: bool) -> None:
@@ -364,35 +303,3 @@ def test_what_a_node_has_of_a_claim_counts_although_its_owner_has_deleted_it(
     there(bench, "", mig=mig)
     bench.run(seconds=1.0)
     assert bench.devices("b")
-
-
-def test_a_whole_gpu_of_a_node_without_mignode_counts_as_more_than_any_has() -> None:
-    bench = Bench("node-0", "node-1")
-    for name in ("node-0", "node-1"):
-        bench.cluster.set_mignode(mignode(name, gpu(0, name, mig=False)))
-    set_quotas(bench, {"gpu.dra.dev": {"memory": 80}})
-    bench.serve("a", "a", request("r", "gpu.dra.dev"))
-    new = bench.succeeded_by("node-1")
-    new.cluster.set_mignode(mignode("node-1", gpu(0, "node-1", mig=False)))
-    set_quotas(new, {"gpu.dra.dev": {"memory": 80}})
-    new.serve("b", "b", request("r", "gpu.dra.dev"))
-    assert "default holds 1Ti of memory" in told(new, "b")
-    new.cluster.set_mignode(mignode("node-0", gpu(0, "node-0", mig=False)))
-    new.run(seconds=1.0)
-    assert new.devices("b")
-
-
-def test_all_claims_and_requests_of_a_pod_count_together_and_other_namespaces_do_not() -> None:
-    bench = limited(SMALL, devices=3)
-    bench.claim(claim("a", request("r"), request("s")))
-    bench.claim(claim("b", request("r"), request("s")))
-    bench.pod(pod("both", "a", "b"))
-    bench.run()
-    assert not bench.devices("a")
-    assert "asks for 4 devices, which it can never have" in told(bench, "both")
-    bench.serve("p", "c", request(count=3))
-    for obj in (claim("elsewhere", request(count=3)), pod("elsewhere", "elsewhere")):
-        obj["metadata"]["namespace"] = "other"
-        (bench.claim if "devices" in obj["spec"] else bench.pod)(obj)
-    bench.run()
-    assert len(bench.devices("c")) == len(bench.devices("elsewhere")) == 3

@@ -11,7 +11,7 @@ import pytest
 from controller.serve import steering
 from dra.gangs.membership import COUNT_LABEL, NAME_LABEL
 from dra.gpu.inventory import AllocatorKind
-from dra.kube.errors import ConflictError, ForbiddenError, KubeError, UnavailableError
+from dra.kube.errors import ConflictError, KubeError, UnavailableError
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.firstfit import FirstFit
 from tests.controller.helpers.objects import (
@@ -121,15 +121,6 @@ def test_every_pod_gets_the_device_that_was_foreseen_until_all_room_is_used() ->
     assert "resourceclaims/status" not in site.bench.api.writes, "kube-scheduler alone allocates"
 
 
-def test_the_next_device_is_that_of_the_first_gpu_where_any_of_the_profile_is_free() -> None:
-    site = Site("a", gpus=3)
-    for number, profile in enumerate(("3g.20gb", "1g.5gb", "4g.20gb", "7g.40gb", "1g.5gb")):
-        site.ask(f"p{number}", profile)
-    assert site.run() == {"nominated": 5}
-    devices = [site.bench.devices(f"p{n}-0")[0].split("-")[1] for n in range(5)]
-    assert devices == ["0", "0", "1", "2", "0"]
-
-
 def test_a_refused_pod_is_left_to_kube_scheduler_and_others_go_on() -> None:
     site = Site("a", "b")
     site.ask("p", "3g.20gb")
@@ -184,22 +175,6 @@ def test_few_refused_pods_keep_others_of_their_namespace_from_being_sent_and_nob
     assert "late" in site.sent(), "when they are gone it goes on"
 
 
-def test_no_more_than_some_tens_are_on_their_way_and_no_namespace_has_them_all() -> None:
-    site = Site(*(f"n{n:03}" for n in range(steering.MOST + 6)))
-    for namespace in ("default", "one", "two", "three", "four"):
-        for number in range(steering.MOST + 10):
-            site.ask(f"{namespace}-{number:03}", "7g.40gb", namespace=namespace)
-        site.bench.world.trusted.put(namespace, steering.MOST)
-        site.watch()
-        if namespace == "default":
-            assert steering.MOST / 2 < len(site.sent()) < steering.MOST * 3 / 4
-    sent = Counter(name.rpartition("-")[0] for name in site.sent())
-    assert sent.total() <= steering.MOST
-    assert min(sent[n] for n in ("default", "one", "two", "three")) >= 1
-    site.schedule(min(site.sent()))
-    assert len(site.sent()) == sent.total()
-
-
 def test_a_node_that_refuses_what_it_is_sent_is_tried_last() -> None:
     site = Site("a", "b", "c")
     site.ask("p", "1g.5gb")
@@ -251,35 +226,6 @@ def test_a_send_that_may_succeed_is_repeated_for_the_same_node(what: str, error:
     assert site.sent() == {"p": "a"}
     assert site.run() == {"nominated": 1}
     assert not site.bench.world.steered
-
-
-@pytest.mark.parametrize(
-    ("error", "sends"), [(ForbiddenError("no", status=403), 1), (ConflictError("", status=409), 2)]
-)
-def test_a_send_that_is_refused_counts_no_more(error: KubeError, sends: int) -> None:
-    site, refused = Site("a"), ["pods"]
-    site.bench.api.refuse = lambda what: error if what in refused else None
-    site.ask("p", "7g.40gb")
-    for number in range(sends):
-        assert number == 0 or site.bench.cluster.fleet.counts("uid-p-0")
-        site.bench.time += 0.5
-        site.bench.run()
-    assert not site.bench.cluster.fleet.counts("uid-p-0")
-    refused.clear()
-    site.bench.run(seconds=2)
-    assert site.sent() == {"p": "a"}
-
-
-def test_a_pod_without_the_gate_is_kube_schedulers_and_counts() -> None:
-    site = Site("a")
-    site.ask("free", "4g.20gb", schedulingGates=[])
-    site.bench.run(seconds=100)
-    assert not site.bench.recorder.events
-    site.schedule("free")
-    site.ask("p", "4g.20gb")
-    site.watch()
-    assert "p" not in site.sent()
-    assert "WaitingForSlice" in site.bench.recorder.reasons("p")
 
 
 def test_a_gang_is_sent_together_once_all_of_it_has_room() -> None:

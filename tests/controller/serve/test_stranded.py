@@ -11,7 +11,6 @@ from dra.common.resources import RESOURCE_CLAIMS, Obj
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.objects import (
     DRIVER,
-    FINALIZER,
     allocated,
     claim,
     gpu,
@@ -48,17 +47,6 @@ def node_of(bench: Bench) -> str:
         return ""
     (term,) = allocation["nodeSelector"]["nodeSelectorTerms"]
     return str(term["matchFields"][0]["values"][0])
-
-
-def test_a_claim_that_nobody_holds_is_placed_on_another_node() -> None:
-    bench = Bench("node-a", "node-b")
-    bench.pod(pod("p", "c"))
-    bench.claim(failed())
-    bench.run()
-    assert node_of(bench) == "node-b"
-    assert bench.finalizers("c") == [FINALIZER]
-    assert PREPARE_FAILED in bench.recorder.reasons("c")
-    assert any(WHY in message for *_, message in bench.recorder.events)
 
 
 RESERVED = [{"resource": "pods", "name": "p", "uid": "uid-p"}]
@@ -104,14 +92,6 @@ def test_a_pod_of_a_controller_is_told_that_another_takes_its_place_or_is_evicte
     bench.run()
     told = any("its controller makes another" in m for *_, m in bench.recorder.events)
     assert (told, len(bench.api.evicted)) == (not is_evicted, int(is_evicted))
-
-
-def test_a_bound_pod_that_runs_is_not_told_to_go() -> None:
-    bench = Bench("node-a")
-    bench.pod({**pod("p", "c", nodeName="node-a"), "status": {"phase": "Running"}})
-    bench.claim(failed(reservedFor=RESERVED))
-    bench.run()
-    assert bench.recorder.reasons("p") == []
 
 
 @pytest.mark.parametrize(

@@ -68,19 +68,6 @@ def test_what_an_allocated_pod_asks_for_is_kept_free_for_a_minute(
     assert bench.devices("p")
 
 
-def test_nor_is_it_for_a_pod_that_cannot_run_and_whose_claim_another_may_use(bench: Bench) -> None:
-    for name in ("c", "d"):
-        bench.claim(claim(name))
-    bench.pod(pod("p", "c", "d", cpu="7"))
-    bench.run()
-    bench.pod(pod("sharer", "c"))
-    bench.lose_claim("d")
-    for seconds in (0.0, times.POD_HINDERED, times.CHARGED - times.POD_HINDERED):
-        bench.run(seconds=seconds)
-    assert bench.devices("c")
-    assert add(bench, "other", cpu="2")
-
-
 @pytest.mark.parametrize(
     "spec",
     [{}, {"schedulerName": "nobody"}, {"schedulingGates": [{"name": "example.com/mine"}]}],
@@ -126,11 +113,3 @@ def test_a_pod_for_which_kube_scheduler_makes_room_may_take_longer(bench: Bench)
     bench.run(seconds=1.0)
     bench.run(seconds=1.0)
     assert not bench.devices("p")
-
-
-def test_whoever_is_bound_in_time_keeps_what_it_has(bench: Bench) -> None:
-    assert add(bench, "p")
-    bench.run(seconds=times.POD_NOT_BOUND - 1)
-    bench.bind("p", "node-a")
-    bench.run(seconds=10 * times.POD_NOT_BOUND)
-    assert bench.devices("p")

@@ -73,17 +73,6 @@ def test_a_finalizer_stays_until_it_is_known_whose_the_class_is(*, used: bool) -
     assert [bench.finalizers(name) for name in names] == [[FINALIZER], []]
 
 
-def test_a_class_that_changes_is_judged_anew() -> None:
-    bench, asking = site(Costing())
-    bench.ask("p", "c", request("r", "theirs"))
-    answer_all(bench, asking)
-    assert bench.devices("c") == []
-    narrowed = device_class("theirs", f"device.driver == '{DRIVER}'")
-    bench.cluster.set_class(versioned(narrowed))
-    answer_all(bench, asking)
-    assert bench.devices("c")
-
-
 def test_a_gated_pod_hears_that_its_class_is_not_ours_alone() -> None:
     bench, asking = site(Costing())
     bench.ask("p", "c", request("r", "theirs"), schedulingGates=[{"name": FINALIZER}])

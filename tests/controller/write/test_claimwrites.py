@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import threading
 from math import inf
 from typing import Any
@@ -10,13 +9,12 @@ from typing import Any
 import pytest
 
 from controller.write.in_flight import LIMIT, Senders
-from controller.write.requests import NotLeadingError
-from dra.common.resources import RESOURCE_CLAIMS, Obj
+from dra.common.resources import Obj
 from dra.kube.errors import ForbiddenError, InvalidError, KubeError, UnavailableError
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.desk import at_desk, served_half, settle, wants, watch
 from tests.controller.helpers.fakeapi import once
-from tests.controller.helpers.objects import FINALIZER, claim, device_class, pod, request, versioned
+from tests.controller.helpers.objects import claim, device_class, pod, request, versioned
 from tests.helpers.waiting import PATIENCE
 
 STATUS = "resourceclaims/status"
@@ -62,27 +60,6 @@ def test_a_write_that_may_have_been_made_counts_although_the_same_is_refused_lat
     bench.serve("q", "d", request("r", "mig-7g.40gb"))
     assert bench.devices("c")
     assert bench.devices("d") == []
-
-
-def test_what_is_reserved_for_a_pod_is_not_moved_before_it_has_to_be_reserved_again() -> None:
-    bench, desk = at_desk("node-a", "node-b")
-    for name in ("one", "two"):
-        bench.claim(claim(name, request("r", "mig-3g.20gb")))
-    bench.pod(pod("p", "one", "two"))
-    bench.run()
-    settle(bench, desk)
-    bench.change_claim("two", allocation=None, reservedFor=None)
-    bench.run()
-    desk.work_off()
-    assert "reservedFor" not in bench.api.get(RESOURCE_CLAIMS, "one")["status"]
-    bench.run()
-    # The scheduler, which has not seen that yet, is about to bind the pod and reserves the claim.
-    consumer = {"resource": "pods", "name": "p", "uid": "uid-p"}
-    reserved = copy.deepcopy(bench.api.get(RESOURCE_CLAIMS, "one"))
-    reserved["status"]["reservedFor"] = [consumer]
-    bench.api.put(RESOURCE_CLAIMS, reserved)
-    desk.work_off()
-    assert bench.node_of("one") == "node-a"
 
 
 @pytest.mark.parametrize(
@@ -187,23 +164,6 @@ def test_another_claim_of_the_same_name_is_not_taken_for_the_one_that_was_writte
     bench.run()
     known = bench.cluster.claims["default", "c"].claim
     assert (known.ref.uid, known.allocation) == ("another", None)
-
-
-def test_nothing_more_is_written_when_leadership_is_lost_between_two_requests() -> None:
-    bench, desk = at_desk("node-a")
-    wants(bench, "c", schedulingGates=[{"name": FINALIZER}])
-    wants(bench, "d")
-    bench.run()
-
-    def stored() -> KubeError | None:
-        bench.leads = False
-        return None
-
-    bench.api.lost = lambda _: stored()
-    desk.work_off()
-    with pytest.raises(NotLeadingError):
-        bench.run()
-    assert bench.api.writes == ["resourceclaims"]
 
 
 def test_a_deallocation_of_ours_that_is_watched_before_it_is_answered_is_nobodys_refusal() -> None:

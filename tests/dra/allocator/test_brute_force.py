@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 
 import pytest
@@ -25,7 +26,7 @@ from tests.dra.allocator.smallstates import (
 )
 
 PARENT = "device.attributes['mig.dra.dev'].parentUUID"
-SEEDS = 500
+SEEDS = int(os.environ.get("BRUTE_FORCE_SEEDS", "250"))
 
 
 @pytest.mark.parametrize("part", range(2))

@@ -3,28 +3,25 @@ from __future__ import annotations
 import random
 import tracemalloc
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from dra.allocator import gpustate, moves
-from dra.allocator.moves import Move, MoveTable, TooManyStatesError
+from dra.allocator.moves import MoveTable
 from dra.allocator.score import (
     POLICIES,
     Census,
     Demand,
     Policy,
     Situation,
-    Weights,
     best_fit,
     scarcity_weights,
     spread,
-    sws,
 )
-from dra.gpu.geometry import EMPTY, Geometry, Occupant, Placement, Usage
+from dra.gpu.geometry import EMPTY, Occupant, Placement, Usage
 from tests.controller.helpers.objects import gpu, with_gpus
-from tests.dra.gpus import A100, THIRDS
+from tests.dra.gpus import A100
 
 
 def choose(
@@ -77,17 +74,6 @@ def test_a_move_counts_the_placements_it_takes_from_each_profile() -> None:
     assert sum(moves[6].loss) < sum(moves[0].loss)
 
 
-def test_slices_that_no_packing_can_use_are_waste() -> None:
-    table = MoveTable(A100)
-    seven = A100.by_name("1g.5gb")
-    assert seven is not None
-    almost_full = usage((19, 0, 1), (19, 1, 1), (19, 2, 1), (19, 3, 1), (19, 4, 1), (19, 5, 1))
-    last = {m.placement.start: m for m in table.moves(almost_full, seven)}
-    assert list(last) == [6]
-    assert table.usable(almost_full, table.every) == 2, "1g.10gb at 6 would use both that are left"
-    assert last[6].waste[table.every,] == 1
-
-
 def strange_usages(number: int) -> list[Usage]:
     """Usages of A100s with foreign instances of no known profile, or where none can be."""
     draw, profiles = random.Random(1), [None, *(p.id for p in A100.profiles)]
@@ -125,24 +111,6 @@ def test_what_is_known_of_states_is_bounded_and_no_other(monkeypatch: pytest.Mon
         kept.append(tracemalloc.get_traced_memory()[0])
         tracemalloc.stop()
     assert kept[1] < kept[0] / 3
-
-
-def test_a_geometry_of_too_many_states_is_refused() -> None:
-    places = tuple(Placement(start, 1) for start in range(12))
-    one = replace(A100.profiles[0], placements=places)
-    with pytest.raises(TooManyStatesError, match="2048"):
-        MoveTable(Geometry((one, replace(one, id=1, name="12g", compute_slices=12))))
-
-
-def test_a_slice_that_only_an_unwanted_profile_can_use_is_waste() -> None:
-    table = MoveTable(A100)
-    two = A100.by_name("2g.10gb")
-    assert two is not None
-    without = table.every & ~(1 << [p.name for p in A100.profiles].index("1g.10gb"))
-    moves = {m.placement.start: m for m in table.moves(EMPTY, two)}
-    assert [moves[4].waste[w,] for w in (table.every, without)] == [0, 1], "1g.10gb at 6 or 1g at 6"
-    assert [moves[0].waste[w,] for w in (table.every, without)] == [0, 0]
-    assert moves[4].waste[table.every, without] == 1 / 2, "the mean over sets of profiles"
 
 
 PARTS = {"1g.5gb": 60, "1g.10gb": 60, "2g.10gb": 60}
@@ -193,51 +161,3 @@ def test_demand_starts_uniform_over_sizes_and_learns() -> None:
     after = dict(zip((p.name for p in A100.profiles), demand.shares(A100), strict=True))
     assert after["7g.40gb"] > 0.6
     assert sum(after.values()) == pytest.approx(1.0)
-
-
-def test_among_equals_sws_takes_the_gpu_with_more_instances() -> None:
-    move = Move(Placement(0, 1), 19, EMPTY, (0,), {(1,): 0}, 8)
-    few, many = (Situation(EMPTY, n, Weights((1.0,), (1,))) for n in (1, 4))
-    assert sws(many, move) < sws(few, move)
-
-
-def test_a_profile_weighs_more_the_scarcer_it_is() -> None:
-    table = MoveTable(A100)
-    shares = Demand().shares(A100)
-    plenty, scarce = Census(table), Census(table)
-    plenty.add(EMPTY, count=100)
-    scarce.add(EMPTY, count=1)
-    scarce.add(usage((19, 0, 1)), count=99)
-    seven = len(A100.profiles) - 1
-    weight = scarcity_weights(scarce, shares).placements[seven]
-    assert weight > 1.0 > scarcity_weights(plenty, shares).placements[seven]
-
-
-def test_a_census_forgets_what_is_taken_away() -> None:
-    census = Census(MoveTable(A100))
-    census.add(EMPTY, count=3)
-    census.add(usage((9, 4, 4)))
-    census.add(EMPTY, count=-3)
-    census.add(usage((9, 4, 4)), count=-1)
-    assert census.gpus == 0
-    assert set(census.feasible) == {0}
-
-
-@pytest.mark.parametrize("geometry", [A100, THIRDS], ids=["a100", "thirds"])
-def test_a_move_never_creates_room(geometry: Geometry) -> None:
-    table = MoveTable(geometry)
-    seen: set[Usage] = set()
-    todo = [EMPTY]
-    moves: list[Move] = []
-    while todo:
-        current = todo.pop()
-        if current in seen:
-            continue
-        seen.add(current)
-        for profile in geometry.profiles:
-            for move in table.moves(current, profile):
-                moves.append(move)
-                todo.append(move.after)
-    assert all(n >= 0 for m in moves for n in m.loss)
-    assert all(m.waste[table.every,] >= 0 for m in moves)
-    assert len(seen) < 2000

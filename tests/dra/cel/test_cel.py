@@ -132,12 +132,6 @@ def test_a_selector_that_holds_selects(expression: str) -> None:
     assert (verdict.selected, verdict.error) == (True, "")
 
 
-@pytest.mark.parametrize("expression", NOT_SELECTED)
-def test_a_selector_that_does_not_hold_selects_nothing(expression: str) -> None:
-    verdict = SELECTORS.evaluate(expression, small_slice())
-    assert (verdict.selected, verdict.error) == (False, "")
-
-
 @pytest.mark.parametrize(("expression", "reason"), FAILING)
 def test_a_failure_at_run_time_is_kept_as_a_reason(expression: str, reason: str) -> None:
     verdict = SELECTORS.evaluate(expression, small_slice())

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from dra.claims.allocation import (
@@ -60,44 +59,6 @@ def test_what_we_cannot_allocate_says_why() -> None:
     assert "firstAvailable" in unsupported({"someday": {}})
     alternatives = [{"name": "a", **exactly}, {"name": "b", **exactly, "allocationMode": "Most"}]
     assert "Most" in unsupported({"firstAvailable": alternatives})
-
-
-def test_alternatives_are_called_after_their_request() -> None:
-    one = {"name": "big", "deviceClassName": "mig-3g.20gb", "count": 2}
-    two = {"name": "small", "deviceClassName": "mig-1g.5gb", "allocationMode": "All"}
-    spec = {"devices": {"requests": [{"name": "r0", "firstAvailable": [one, two]}]}}
-    (request,) = read_claim(claim(spec=spec)).requests
-    assert [(c.name, c.class_name, c.count, c.mode) for c in request.choices] == [
-        ("r0/big", "mig-3g.20gb", 2, "ExactCount"),
-        ("r0/small", "mig-1g.5gb", 1, "All"),
-    ]
-
-
-def test_tolerations_go_from_the_request_into_the_result_and_back() -> None:
-    toleration = {"key": "example.com/hot", "operator": "Exists", "effect": "NoExecute"}
-    exactly = {"deviceClassName": "mig-1g.5gb", "tolerations": [toleration]}
-    spec = {"devices": {"requests": [{"name": "r0", "exactly": exactly}]}}
-    (request,) = read_claim(claim(spec=spec)).requests
-    assert request.tolerations == (toleration,)
-    device = replace(DEVICE, tolerations=request.tolerations)
-    written = write_allocation([device], "node-a", timestamp="2026-01-01T00:00:00Z")
-    assert written["devices"]["results"][0]["tolerations"] == [toleration]
-    assert read_allocation(written).devices == (device,)
-    plain = write_allocation([DEVICE], "node-a", timestamp="2026-01-01T00:00:00Z")
-    assert "tolerations" not in plain["devices"]["results"][0]
-
-
-def test_configuration_may_name_the_alternative_that_was_chosen() -> None:
-    body = {"opaque": {"driver": "mig.dra.dev", "parameters": {}}}
-    chosen = {**body, "requests": ["r0/small"]}
-    other = {**body, "requests": ["r0/big"]}
-    whole = {**body, "requests": ["r0"]}
-    entries = allocation_config(["r0/small"], [chosen, other, whole], {"r0/small": [body]})
-    assert [(e["source"], e["requests"]) for e in entries] == [
-        ("FromClass", ["r0/small"]),
-        ("FromClaim", ["r0/small"]),
-        ("FromClaim", ["r0"]),
-    ]
 
 
 def test_an_allocation_names_one_node_and_carries_its_time() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dra.claims.classes import generated_label, holders, may_carry, precedes
+from dra.claims.classes import generated_label, may_carry, precedes
 from dra.common.resources import Obj
 
 DRIVER, NAME = "mig.dra.dev", "nvidia.com/mig-1g.5gb"
@@ -22,12 +22,6 @@ def test_the_newer_class_is_taken_and_of_one_second_the_first_by_name() -> None:
     assert not precedes(made("a", OLD), made("b", NEW))
     assert precedes(made("a", OLD), made("b", OLD))
     assert not precedes(made("b", OLD), made("a", OLD))
-
-
-def test_of_several_holders_the_one_in_use_counts_and_ours_are_none() -> None:
-    classes = [made("a", OLD), made("b", NEW), made("c", NEW, ours=True), made("d", NEW, "")]
-    found = holders(classes, DRIVER)
-    assert {resource: each["metadata"]["name"] for resource, each in found.items()} == {NAME: "b"}
 
 
 @pytest.mark.parametrize(

@@ -85,18 +85,6 @@ def test_of_what_is_published_each_node_that_has_it_suits(
     assert nodes(of_nodes(a=2, b=4), *asked) == found
 
 
-def test_what_somebody_has_is_not_there_for_others_until_it_is_given_back() -> None:
-    known, asked = of_nodes(a=2, b=1), request("r", "nic", count=2)
-    assert nodes(known, asked) == {"a"}
-    held = given("nic-0").allocation
-    assert not known.exchange(None, held)
-    assert nodes(known, asked) == set()
-    known.set_slice(published("b", nic(0), nic(1), nodeName="b"))
-    assert nodes(known, asked) == {"b"}
-    assert known.exchange(held, None)
-    assert nodes(known, asked) == {"a", "b"}
-
-
 @pytest.mark.parametrize("more", [{"adminAccess": True}, {"shareID": "s"}])
 def test_a_device_that_several_may_have_stays_there(more: Obj) -> None:
     known = of_nodes(a=1)
@@ -144,23 +132,6 @@ def test_where_all_that_is_published_is_tainted_no_node_is_tried() -> None:
     assert nodes(known, request("r", "nic", tolerations=[TOLERATED])) == set()
     known.exchange(held, None)
     assert nodes(known, request("r", "nic", tolerations=[TOLERATED])) == {"a"}
-
-
-@pytest.mark.parametrize("where", [{"allNodes": True}, {"nodeSelector": {"nodeSelectorTerms": []}}])
-def test_a_device_of_no_single_node_may_be_used_on_any(where: Obj) -> None:
-    known = of_nodes(a=1)
-    known.set_slice(published("pool", nic(0), **where))
-    assert nodes(known, request("r", "nic")) == {*NODES}
-    assert nodes(known, request("r", "nic", count=2)) == {"a"}
-    known.remove_slice("pool")
-    assert nodes(known, request("r", "nic")) == {"a"}
-
-
-def test_devices_that_choose_their_nodes_are_there_only() -> None:
-    known = OtherDevices(DRIVER)
-    device = {**nic(0), "nodeName": "b"}
-    known.set_slice(published("pool", device, perDeviceNodeSelection=True))
-    assert nodes(known, request("r", "nic")) == {"b"}
 
 
 def test_of_slices_that_are_too_large_together_nothing_is_ruled_out(

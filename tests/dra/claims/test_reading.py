@@ -43,24 +43,9 @@ def going(name: str) -> Obj:
     return body
 
 
-def looking(name: str) -> Obj:
-    return claim(name, request("r", "mig-1g.5gb", adminAccess=True))
-
-
 def read(*bodies: Obj, reader: Reader | None = None, stops_early: bool = False) -> ReadClaims:
     known = [KnownClaim(read_claim(b), b) for b in map(versioned, bodies)]
     return read_claims(known, reader or Listening(), stops_early=stops_early)
-
-
-def test_all_faults_are_told_with_the_claims_that_they_are_of() -> None:
-    found = read(faulty("a"), good("b"), faulty("c"), going("d"))
-    assert [(f.claim.name, f.obstacle.reason) for f in found.faults] == [
-        ("a", Reason.NO_SUCH_CLASS),
-        ("c", Reason.NO_SUCH_CLASS),
-    ]
-    assert [wants.claim.ref.name for wants in found.wants] == ["b", "d"]
-    assert [ref.name for ref in found.going] == ["d"]
-    assert not found.ours
 
 
 @pytest.mark.parametrize(
@@ -78,22 +63,6 @@ def test_whoever_decides_evaluates_nothing_after_a_claim_that_is_in_the_way(
     reader = Listening()
     read(*bodies, reader=reader, stops_early=True)
     assert reader.heard == heard
-
-
-@pytest.mark.parametrize(
-    ("bodies", "looks"),
-    [
-        ((good("a"), looking("b")), "b"),
-        ((looking("a"), looking("b")), None),
-        ((good("a"), good("b")), None),
-    ],
-    ids=["mixture", "only views", "no view"],
-)
-def test_a_claim_that_looks_is_no_company_for_one_that_holds(
-    bodies: tuple[Obj, ...], looks: str | None
-) -> None:
-    mixture = read(*bodies).mixture
-    assert (mixture.claim.name if mixture is not None else None) == looks
 
 
 def many(name: str) -> Obj:

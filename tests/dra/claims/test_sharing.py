@@ -7,10 +7,7 @@ from typing import Any
 import pytest
 
 from dra.allocator.problem import examine
-from dra.claims.claims import read_requests
 from dra.claims.reader import Fault, Reader
-from dra.claims.requests import requested_settings
-from dra.claims.sharing import settings_of, sharing_of
 from dra.common.resources import Obj
 from dra.pods.pods import read_pod
 from tests.controller.helpers.objects import (
@@ -37,21 +34,6 @@ def part(kind: str, **share: Any) -> Obj:
     """Configuration that asks for a part of a GPU or slice."""
     parameters = {"apiVersion": "mig.dra.dev/v1alpha1", "kind": kind, "share": share}
     return {"opaque": {"driver": DRIVER, "parameters": parameters}}
-
-
-def test_the_last_entry_that_names_sharing_counts_and_others_leave_it() -> None:
-    entries = [
-        config(GPU, "TimeSlicing", timeSlicing={"interval": "Long"}),
-        config(GPU, "MPS", "other"),
-        config(GPU),
-        {"opaque": {"driver": "gpu.example.com", "parameters": {"kind": "Whatever"}}},
-    ]
-    settings = settings_of(entries, DRIVER)
-    assert sharing_of(settings, "r/large").interval == "Long"
-    assert sharing_of(settings, "other").by_mps
-    settings = settings_of([*entries, config(GPU, "None", "r")], DRIVER)
-    assert sharing_of(settings, "r/large").interval == ""
-    assert not sharing_of([], "r").by_mps
 
 
 def alternative(name: str, **more: Any) -> Obj:
@@ -145,27 +127,6 @@ def test_what_cannot_be_shared_so_is_refused_before_anything_is_allocated(case: 
     assert found.obstacle.reason == "InvalidConfig"
 
 
-def test_what_can_be_shared_is_not_refused() -> None:
-    known = classes()
-    for requests, configs in (
-        ([request()], [config(SLICE, "MPS")]),
-        ([request("r", "gpu.dra.dev")], [config(GPU, "TimeSlicing")]),
-        ([request("r", "gpu.dra.dev", count=2)], [config(GPU, "TimeSlicing")]),
-        ([request(), request("s")], [config(SLICE)]),
-        ([request(), request("s")], [config(SLICE, "MPS", "r")]),
-        (
-            [request("t", "gpu.dra.dev"), request("m", "gpu.dra.dev")],
-            [config(GPU, "TimeSlicing", "t"), config(GPU, "MPS", "m")],
-        ),
-        ([{"name": "r", "firstAvailable": [alternative("a")]}], [config(SLICE, "MPS", "r")]),
-        ([request()], [part(GPU)]),
-        ([request("r", "gpu-share.dra.dev")], [part(GPU, memoryMiB=4096, cores=30)]),
-        ([request("r", "mig-share.dra.dev")], [part(SLICE, memoryMiB=4096, cores=30)]),
-    ):
-        body = claim("c", *requests, config=configs)
-        assert not isinstance(found_for(known, body, containers=containers(main=[])), Fault)
-
-
 def containers(**claims: list[str]) -> list[Obj]:
     return [
         {"name": name, "resources": {"claims": [{"name": c} for c in used]}}
@@ -218,15 +179,3 @@ def test_a_container_names_the_one_request_that_is_shared_by_mps(
     if crowd:
         assert found.claim.name == "two"
         assert f"container 'main' uses claims {crowd}, of which" in found.obstacle.message
-
-
-def test_a_class_may_share_and_its_claim_may_do_without() -> None:
-    body = device_class("mine", f"device.driver == '{DRIVER}'", config=[config(SLICE, "MPS")])
-    known = cluster("node-a")
-    known.set_class(versioned(body))
-    requests = read_requests([request("r", "mine")])
-    assert requested_settings((), known.classes, DRIVER).by_mps(requests) == {"r": True}
-    own = [config(SLICE, "None")]
-    assert requested_settings(own, known.classes, DRIVER).by_mps(requests) == {"r": False}
-    unreadable = [config(SLICE, "Mps")]
-    assert requested_settings(unreadable, known.classes, DRIVER).by_mps(requests) == {"r": False}

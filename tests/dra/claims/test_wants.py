@@ -61,51 +61,6 @@ def test_constraints_are_understood_and_unknown_ones_refused() -> None:
     assert "matchAttribute or distinctAttribute" in refusal.message
 
 
-def test_a_constraint_covers_a_request_with_its_subrequests_or_a_subrequest_alone() -> None:
-    both = first_available("r", ("x", "mig-3g.20gb", {}), ("y", "mig-1g.5gb", {}))
-    wider = {"matchAttribute": "mig.dra.dev/parentUUID", "requests": ["r"]}
-    narrower = {"matchAttribute": "mig.dra.dev/parentUUID", "requests": ["r/y"]}
-    found = wanted(claim("c", both, constraints=[wider, narrower]))
-    ((x, y),) = found.choices
-    assert (x.request, y.request) == ("r/x", "r/y")
-    assert [c.covers(x) for c in found.constraints] == [True, False]
-    assert [c.covers(y) for c in found.constraints] == [True, True]
-
-
-def test_a_capacity_request_selects_devices_with_at_least_so_much() -> None:
-    asked = request("r", "mig.dra.dev", capacity={"requests": {"memory": "12Gi", "x.y/z": "1"}})
-    (want,) = wanted(claim("c", asked)).wants
-    assert (
-        "device.capacity['mig.dra.dev'].memory.compareTo(quantity('12Gi')) >= 0" in want.expressions
-    )
-    assert "device.capacity['x.y'].z.compareTo(quantity('1')) >= 0" in want.expressions
-
-
-def test_each_request_has_the_policy_of_its_class_or_of_the_config_that_names_it() -> None:
-    spread = device_class("mine", f"device.driver == '{DRIVER}'", config=[opaque(policy="spread")])
-    named = {**opaque(policy="best-fit"), "requests": ["b", "c/y"]}
-    found = wanted(
-        claim(
-            "c",
-            request("a", "mine"),
-            request("b"),
-            first_available("c", ("x", "mig-1g.5gb", {}), ("y", "mine", {})),
-            config=[named],
-        ),
-        spread,
-    )
-    policies = {w.request: w.policy for choice in found.choices for w in choice}
-    assert policies == {"a": "spread", "b": "best-fit", "c/x": "sws", "c/y": "best-fit"}
-
-
-def test_a_selector_that_does_not_compile_is_shown_with_its_place() -> None:
-    found = refused(claim("c", request("r", "mig-1g.5gb", "device.driver = 'x'")))
-    assert found.reason is Reason.BAD_SELECTOR
-    assert "'r'" in found.message
-    assert "1:15" in found.message
-    assert refused(claim("c", request("r", "broken"))).reason is Reason.BAD_SELECTOR
-
-
 def test_an_unknown_field_of_an_opaque_config_is_named_with_its_path() -> None:
     found = refused(claim("c", config=[opaque(policy="sws", colour="red")]))
     assert found.reason is Reason.BAD_CONFIG
@@ -141,13 +96,3 @@ def test_a_generated_class_is_written_only_when_it_differs() -> None:
     assert needs_write(wanted_class, bare, DRIVER)
     annotated = {**found, "metadata": {**found["metadata"], "labels": {}}}
     assert needs_write(wanted_class, annotated, DRIVER)
-
-
-def test_the_claim_has_the_last_word_on_the_policy() -> None:
-    spread = device_class("mine", f"device.driver == '{DRIVER}'", config=[opaque(policy="spread")])
-    assert wanted(claim("c")).wants[0].policy == "sws"
-    assert wanted(claim("c", request("r", "mine")), spread).wants[0].policy == "spread"
-    overruled = claim("c", request("r", "mine"), config=[opaque(policy="best-fit")])
-    found = wanted(overruled, spread)
-    assert found.wants[0].policy == "best-fit"
-    assert [e["source"] for e in found.config(["r"])] == ["FromClass", "FromClaim"]

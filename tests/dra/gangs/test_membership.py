@@ -15,7 +15,6 @@ from dra.gangs.membership import (
     VOLCANO,
     WORKLOADS,
     GroupRef,
-    is_nameless,
     keep_pod_group,
     read_membership,
 )
@@ -83,16 +82,6 @@ def test_pods_of_which_an_object_says_how_many(obj: Obj, group: GroupRef) -> Non
     assert found.gang.namespace == "team"
 
 
-def test_replicas_of_one_pod_group_of_a_workload_are_gangs_of_their_own() -> None:
-    reference = {"name": "w", "podGroup": "workers"}
-    gangs = {
-        found.gang
-        for key in ("1", "2", None)
-        if (found := read_membership(pod(workloadRef={**reference, "podGroupReplicaKey": key})))
-    }
-    assert len(gangs) == 3
-
-
 @pytest.mark.parametrize(
     "obj",
     [
@@ -108,12 +97,6 @@ def test_replicas_of_one_pod_group_of_a_workload_are_gangs_of_their_own() -> Non
 )
 def test_pods_that_are_served_by_themselves(obj: Obj) -> None:
     assert read_membership(obj) is None
-
-
-def test_a_number_without_a_name_or_an_owner_names_no_gang() -> None:
-    found = read_membership(pod({COUNT: "4"}))
-    assert found is not None
-    assert is_nameless(found.gang)
 
 
 @pytest.mark.parametrize(

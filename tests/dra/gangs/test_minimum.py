@@ -111,13 +111,6 @@ def test_a_workload_says_it_for_each_of_its_groups() -> None:
     assert "has no pod group 'c'; it has a, b" in missing.message
 
 
-def test_an_object_that_is_missing_is_waited_for_where_its_kind_is_known() -> None:
-    missing = find_minimum(BY_OBJECT, (), known(KUBERNETES))
-    assert isinstance(missing, Unclear)
-    assert "PodGroup team/g of scheduling.k8s.io does not exist: create it" in missing.message
-    assert find_minimum(BY_OBJECT, (), PodGroups()) == 1
-
-
 def test_an_object_counts_until_it_is_gone() -> None:
     obj = group(KUBERNETES, schedulingPolicy={"gang": {"minCount": MOST_PODS + 1}})
     groups = known(KUBERNETES, obj)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dra.gpu.geometry import EMPTY, Geometry, Occupant, Placement, Profile, Usage
 from dra.gpu.inventory import Gpu, Instance, InstanceState
-from tests.dra.gpus import A100, THIRDS, product_geometry, profile
+from tests.dra.gpus import A100, THIRDS, product_geometry
 
 
 def occupy(geometry: Geometry, *wanted: tuple[str, int]) -> list[Occupant]:
@@ -37,43 +37,6 @@ def test_an_empty_gpu_holds_as_many_of_a_profile_as_can_be_made(geometry: Geomet
         assert geometry.most([each]) == fill(geometry, EMPTY, [each])
     two = [geometry.profiles[0], geometry.profiles[-1]]
     assert geometry.most(two) >= fill(geometry, EMPTY, two)
-
-
-def test_one_small_slice_in_the_wrong_place_blocks_the_large_profiles() -> None:
-    usage = A100.usage(occupy(A100, ("1g.5gb", 0)))
-    placeable = A100.placeable(usage)
-    assert placeable["7g.40gb"] == 0
-    assert placeable["4g.20gb"] == 0
-    assert placeable["3g.20gb"] == 1
-    largest = A100.largest_placeable(usage)
-    assert largest is not None
-    assert largest.name == "3g.20gb"
-
-
-def test_compute_slices_limit_where_memory_slices_would_suffice() -> None:
-    wide = profile("4w.1gb", 1, slices=4, memory=1000, starts=[0, 1, 2], size=1)
-    whole = profile("7w.3gb", 0, slices=7, memory=3000, starts=[0], size=3)
-    geometry = Geometry((wide, whole))
-    usage = geometry.usage(occupy(geometry, ("4w.1gb", 0)))
-    assert geometry.free_placements(usage, wide) == ()
-    assert geometry.largest_placeable(usage) is None
-
-
-@pytest.mark.parametrize(
-    "engine", ["copy_engines", "decoders", "encoders", "jpeg_engines", "ofa_engines"]
-)
-def test_every_kind_of_engine_limits(engine: str) -> None:
-    half = profile("1g.1gb", 1, slices=1, memory=1000, starts=[0, 1], size=1, **{engine: 2})
-    whole = profile("2g.2gb", 0, slices=2, memory=2000, starts=[0], size=2, **{engine: 3})
-    geometry = Geometry((half, whole))
-    assert len(geometry.free_placements(EMPTY, half)) == 2
-    assert geometry.free_placements(geometry.usage(occupy(geometry, ("1g.1gb", 0))), half) == ()
-
-
-def test_a_foreign_instance_of_unknown_profile_holds_its_slots() -> None:
-    usage = A100.usage([Occupant(Placement(4, 4))])
-    assert A100.placeable(usage)["3g.20gb"] == 1
-    assert A100.placeable(usage)["7g.40gb"] == 0
 
 
 @pytest.mark.parametrize("geometry", [A100, THIRDS], ids=["a100", "thirds"])

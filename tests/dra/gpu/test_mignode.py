@@ -4,7 +4,6 @@ from dataclasses import fields, replace
 from typing import Any
 
 import pytest
-from msgspec import structs
 
 from api import mignode as wire
 from api.errors import InvalidObjectError
@@ -12,14 +11,13 @@ from dra.gpu.geometry import Geometry, Placement
 from dra.gpu.inventory import (
     AllocatorKind,
     ClaimRef,
-    Drain,
     Gpu,
     GpuFacts,
     Instance,
     InstanceState,
     Inventory,
 )
-from dra.gpu.mignode import from_mignode, to_mignode, wishes_of
+from dra.gpu.mignode import from_mignode, to_mignode
 from tests.dra.gpus import A100, THIRDS, facts_to_tell, node_of, sliced_gpu
 
 HELD = Instance(
@@ -73,28 +71,6 @@ def test_every_fact_of_a_gpu_survives_the_way_through_the_api() -> None:
     (read,) = from_mignode(to_mignode(replace(INVENTORY, gpus=(told,)))).gpus
     lost = [f.name for f in fields(GpuFacts) if getattr(read, f.name) != getattr(told, f.name)]
     assert lost == [], "add the fields to api/mignode.py:GpuField and to api/crds/mignodes.yaml"
-
-
-def test_a_slice_that_claims_share_counts_once() -> None:
-    first, *others = INVENTORY.gpus
-    sharer = structs.replace(HELD, claim=ClaimRef("default", "other", "uid-2"))
-    gpu = replace(first, instances=(HELD, sharer), slice_shares=4)
-    assert gpu.usage == first.usage
-    inventory = replace(INVENTORY, gpus=(gpu, *others))
-    obj = to_mignode(inventory)
-    assert from_mignode(obj) == inventory
-    assert obj["status"]["summary"] == to_mignode(INVENTORY)["status"]["summary"]
-
-
-@pytest.mark.parametrize(
-    "drain", [Drain(), Drain(("gpu-1", "gpu-3"), "driver 580", "2026-01-01T00:00:00Z")]
-)
-def test_what_is_drained_survives_the_way_through_the_api(drain: Drain) -> None:
-    inventory = replace(INVENTORY, drain=drain)
-    obj = to_mignode(inventory)
-    assert from_mignode(obj) == inventory
-    assert wishes_of(obj).spec.drain == drain
-    assert wishes_of(to_mignode(INVENTORY)).spec.drain is None
 
 
 def test_zeros_that_mean_something_are_written() -> None:

@@ -16,7 +16,7 @@ from dra.gpu.names import (
     mig_device,
     parse_device,
 )
-from dra.gpu.placement_map import Style, draw
+from dra.gpu.placement_map import draw
 
 
 @pytest.mark.parametrize(
@@ -119,17 +119,6 @@ def _held(start: int, size: int, state: InstanceState = InstanceState.PREPARED) 
     return Instance(Placement(start, size), state, profile_id, profile, claim=_CLAIM)
 
 
-def test_instances_stand_where_they_are_and_free_slices_are_told_apart() -> None:
-    drawn = draw(
-        _inventory(_held(4, 4), _held(1, 1)), owner=lambda claim: claim.name.partition("-")[0]
-    )
-    assert drawn.splitlines() == [
-        "node-1 0       1       2       3       4       5       6       7        A100-SXM4-40GB",
-        "gpu-0 │       │1g.5gb │       ·       │3g.20gb                        │",
-        "      │       │trainer│       ·       │trainer                        │",
-    ]
-
-
 def test_an_empty_gpu_is_all_free() -> None:
     lines = draw(_inventory()).splitlines()
     assert lines[1] == "gpu-0 │" + "       ·" * 7 + "       │"
@@ -137,12 +126,6 @@ def test_an_empty_gpu_is_all_free() -> None:
 
 def test_text_that_does_not_fit_is_cut_in_its_middle() -> None:
     assert "│tra…x7f│" in draw(_inventory(_held(0, 1)))
-
-
-def test_an_instance_that_is_not_simply_in_use_shows_its_state() -> None:
-    drawn = draw(_inventory(_held(0, 4, InstanceState.RECLAIMING)))
-    assert "reclaiming" in drawn
-    assert "trainer" not in drawn
 
 
 def test_a_gpu_that_takes_no_slices_says_why() -> None:
@@ -155,10 +138,3 @@ def test_a_gpu_that_takes_no_slices_says_why() -> None:
         node="n", pool="n", driver="d", gpus=(Gpu(minor=3, uuid="G", unavailable="no MIG here"),)
     )
     assert draw(bare) == "n\ngpu-3 │ no MIG here"
-
-
-def test_colour_and_characters_follow_the_style() -> None:
-    inventory = _inventory(_held(0, 1))
-    assert "\x1b[" not in draw(inventory)
-    assert "\x1b[30;48;5;114m1g.5gb \x1b[0m" in draw(inventory, style=Style(color=True))
-    assert draw(inventory, style=Style(ascii_only=True)).isascii()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import pytest
 
 from api.nodeclass import DeviceFilter, LayoutEntry, NodeClass
@@ -12,30 +10,6 @@ from dra.gpu.inventory import Gpu, GpuLayout, Inventory, NodeMode
 from dra.gpu.layouts import Choice, Classes, PlacingError, choose, place
 from dra.gpu.mignode import from_mignode, to_mignode
 from tests.dra.gpus import A100
-
-_BALANCED = (("1g.5gb", 2), ("2g.10gb", 1), ("3g.20gb", 1))
-
-
-@pytest.mark.parametrize(
-    ("counts", "starts"),
-    [
-        ((("1g.5gb", 7),), [0, 1, 2, 3, 4, 5, 6]),
-        ((("2g.10gb", 3),), [0, 2, 4]),
-        ((("3g.20gb", 2),), [0, 4]),
-        ((("7g.40gb", 1),), [0]),
-        ((("1g.10gb", 4),), [0, 2, 4, 6]),
-        (_BALANCED, [0, 2, 3, 4]),
-        ((("4g.20gb", 1), ("3g.20gb", 1)), [0, 4]),
-        ((("1g.5gb+me", 1), ("1g.5gb", 6)), [0, 1, 2, 3, 4, 5, 6]),
-        ((("1g.5gb", 0), ("2g.10gb", 1)), [0]),
-    ],
-)
-def test_declared_slices_lie_beside_each_other(
-    counts: tuple[tuple[str, int], ...], starts: list[int]
-) -> None:
-    found = place(A100, counts)
-    assert [o.placement.start for o in found] == starts
-    assert not any(a.placement.overlaps(b.placement) for a, b in pairwise(found))
 
 
 @pytest.mark.parametrize(
@@ -61,14 +35,6 @@ def test_what_is_there_already_stays_if_it_can() -> None:
     assert Occupant(Placement(0, 4), 9) in found
     hindering = Occupant(Placement(3, 1), 19)
     assert hindering not in place(A100, (("1g.5gb", 3), ("4g.20gb", 1)), [hindering])
-
-
-def test_slices_of_others_are_kept_clear_of_if_all_fit_beside_them() -> None:
-    foreign = Occupant(Placement(2, 1), 19)
-    found = place(A100, (("3g.20gb", 1), ("2g.10gb", 1)), foreign=[foreign])
-    assert [(o.placement.start, o.profile_id) for o in found] == [(0, 14), (4, 9)]
-    crowded = place(A100, (("3g.20gb", 2),), foreign=[foreign])
-    assert [o.placement.start for o in crowded] == [0, 4], "it has to go"
 
 
 def test_a_gpu_with_a_layout_offers_its_slices_and_counts_as_large_as_before() -> None:

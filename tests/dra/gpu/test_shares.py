@@ -6,24 +6,11 @@ from typing import Any
 
 import pytest
 
-from dra.claims.allocation import AllocatedDevice, read_allocation, share_id, write_allocation
-from dra.gpu.shares import Ask, Share, share_of, sum_of, why_full
+from dra.claims.allocation import AllocatedDevice, read_allocation
+from dra.gpu.shares import Ask, Share, sum_of, why_full
 
 GPU_MIB = 40960
 FOUR = 4
-
-
-@pytest.mark.parametrize(
-    ("ask", "expected"),
-    [
-        (Ask(), Share(10240, 0, "a")),
-        (Ask(8000), Share(8000, 0, "a")),
-        (Ask(cores=30), Share(10240, 30, "a")),
-        (Ask(anybody=True), Share(10240, 0, "*")),
-    ],
-)
-def test_a_share_is_what_is_asked_or_one_part_of_the_memory(ask: Ask, expected: Share) -> None:
-    assert share_of(ask, FOUR, GPU_MIB, "a") == expected
 
 
 @pytest.mark.parametrize(
@@ -85,18 +72,3 @@ def test_an_allocation_says_how_much_of_the_gpu_it_is(
     result: dict[str, Any], config: list[dict[str, Any]], expected: Ask
 ) -> None:
     assert read(result, *config).ask == expected
-
-
-def test_what_is_written_of_a_share_is_read_again() -> None:
-    given = AllocatedDevice(
-        "r", "mig.dra.dev", "p", "gpu-0", share_id=share_id("u", "gpu-0"), ask=Ask(8000, 30)
-    )
-    written = write_allocation([given], "a", timestamp="2026-01-01T00:00:00Z")
-    assert written["devices"]["results"][0]["consumedCapacity"] == {
-        "memory": "8000Mi",
-        "cores": "30",
-        "shares": "1",
-        "multiprocessors": "0",
-    }
-    assert read_allocation(written).devices == (given,)
-    assert share_id("u", "gpu-0") != share_id("u", "gpu-1")

@@ -9,7 +9,6 @@ import pytest
 from dra.kube.loop import Loop
 from dra.kube.timing import (
     Backoff,
-    SystemClock,
     rfc3339,
     rfc3339_micro,
 )
@@ -46,29 +45,6 @@ def test_a_turn_that_raises_is_logged_and_repeated_after_a_growing_pause(
     assert loop.problem() == ""
 
 
-def test_a_wish_does_not_shorten_the_pause_after_a_failure() -> None:
-    class Clock(SystemClock):
-        def wait(self, event: threading.Event, seconds: float) -> bool:
-            del seconds
-            failed.set()
-            return event.wait(PATIENCE)
-
-    failed, turns = threading.Event(), 0
-
-    def turn() -> None:
-        nonlocal turns
-        turns += 1
-        loop.notify()
-        raise ZeroDivisionError
-
-    loop = Loop("work", turn, clock=Clock())
-    loop.start()
-    assert failed.wait(PATIENCE)
-    loop.stop()
-    loop.join(PATIENCE)
-    assert turns == 1
-
-
 def test_a_wish_during_a_turn_is_not_lost() -> None:
     turns = 0
 
@@ -84,26 +60,6 @@ def test_a_wish_during_a_turn_is_not_lost() -> None:
     loop.start()
     loop.join(PATIENCE)
     assert turns == 2
-
-
-def test_the_end_ends_pauses_and_every_turn_is_told_to_the_probe() -> None:
-    beats, pausing = 0, threading.Event()
-
-    def beat() -> None:
-        nonlocal beats
-        beats += 1
-
-    def turn() -> None:
-        pausing.set()
-        assert loop.pause(PATIENCE)
-
-    loop = Loop("work", turn, beat=beat)
-    loop.start()
-    assert pausing.wait(PATIENCE)
-    loop.stop()
-    loop.join(PATIENCE)
-    assert beats == 1
-    assert loop.is_stopping()
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -133,26 +89,6 @@ def test_a_turn_may_stop_and_join_its_own_loop(caplog: pytest.LogCaptureFixture)
 
 
 # -- timing
-
-
-def test_exact_delays_double_to_the_limit_and_start_over() -> None:
-    backoff = Backoff(first=0.5, limit=3.0, jitter=0.0)
-    assert [backoff.next_delay() for _ in range(4)] == [0.5, 1.0, 2.0, 3.0]
-    assert backoff.failures == 4
-    assert backoff.next_delay(at_least=9.0) == 9.0
-    backoff.reset()
-    assert backoff.next_delay(at_least=None) == 0.5
-
-
-def test_a_pause_may_begin_again_and_the_next_is_longer() -> None:
-    pause = Backoff(first=10.0, limit=30.0, jitter=0.0)
-    assert pause.left(5.0) == 0.0
-    pause.fail(100.0)
-    assert (pause.left(104.0), pause.left(111.0)) == (6.0, 0.0)
-    pause.postpone(111.0)
-    assert pause.left(111.0) == 10.0
-    pause.fail(121.0)
-    assert (pause.left(121.0), pause.until) == (20.0, 141.0)
 
 
 def test_times_are_written_in_utc_whatever_zone_they_are_in() -> None:

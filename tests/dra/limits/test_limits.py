@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from api import config
 from dra.allocator.problem import examine
 from dra.cel.kinds import Kinds
 from dra.cel.selectors import Selectors
@@ -18,18 +17,10 @@ from dra.claims.wants import ClaimWants
 from dra.common.resources import Obj
 from dra.limits.rewriting import MIRROR, is_template_name, rewritten, template
 from dra.pods.pods import read_pod
-from tests.controller.helpers.deciding import decide
 from tests.controller.helpers.objects import claim, cluster, pod, versioned
-from tests.dra.limits.limitcases import CASES, Case, expected, pod_of, seen
+from tests.dra.limits.limitcases import CASES, Case, pod_of, seen
 
 DRIVER = "mig.dra.dev"
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_limits_become_claims(case: Case) -> None:
-    pod = pod_of(case)
-    assert seen(rewritten(pod)) == expected(case)
-    assert pod == pod_of(case)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -72,37 +63,6 @@ def wants(name: str) -> ClaimWants:
     found = reader.read(read_claim({"metadata": metadata, "spec": spec}))
     assert isinstance(found, ClaimWants)
     return found
-
-
-@pytest.mark.parametrize(
-    ("percent", "profile"),
-    [(1, "1g.5gb"), (12, "1g.5gb"), (13, "1g.10gb"), (50, "3g.20gb"), (51, "7g.40gb")],
-)
-def test_a_template_by_percentage_asks_for_the_smallest_slice_with_so_much(
-    percent: int, profile: str
-) -> None:
-    known = cluster("a")
-    spec = template(f"nvidia.com-gpumem-percentage-{percent}", "default", driver=DRIVER)["spec"]
-    body = {**claim("c"), "spec": spec["spec"]}
-    decision = decide(known, body)
-    assert decision is not None
-    assert [pick.profile for pick in decision.picks] == [profile]
-
-
-@pytest.mark.parametrize(
-    ("name", "policy", "nodes"),
-    [
-        ("nvidia.com-gpumem-8000", config.PlacementConfig().policy, "none"),
-        ("nvidia.com-gpumem-8000-gpu-binpack", "best-fit", "none"),
-        ("nvidia.com-gpumem-8000-node-spread", config.PlacementConfig().policy, "spread"),
-        ("nvidia.com-mig-1g.5gb-node-binpack-gpu-spread", "spread", "binpack"),
-    ],
-)
-def test_policies_are_those_of_the_annotations(name: str, policy: str, nodes: str) -> None:
-    (want,) = wants(name).wants
-    assert (want.policy, want.nodes.policy) == (policy, nodes)
-    if nodes != "none":
-        assert want.nodes.by == ("gpu-memory",)
 
 
 @pytest.mark.parametrize("name", ["mine", "nvidia.com-mig-1g", "nvidia.com-gpumem-0", "nvidia.com"])

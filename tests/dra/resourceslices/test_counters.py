@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
@@ -93,21 +92,11 @@ def test_counters_suffice_exactly_for_what_fits(
                 left[name] -= amount
 
 
-def test_compute_slices_are_counted_where_memory_slices_do_not_bind_first() -> None:
-    assert amounts(CounterModel(TIGHT).shared())["compute-slices"] == 4
-
-
 @pytest.mark.parametrize("product", MIG_PRODUCTS)
 def test_every_products_counters_are_few_enough(product: str) -> None:
     counters = CounterModel(product_geometry(product)).shared()
     assert "compute-slices" not in counters
     assert len(counters) <= 32
-
-
-def test_an_instance_of_an_unknown_profile_takes_its_memory_slices() -> None:
-    counters = amounts(CounterModel(A100).shared([Occupant(Placement(2, 2))]))
-    assert [counters[f"memory-slice-{i}"] for i in range(8)] == [1, 1, 0, 0, 1, 1, 1, 1]
-    assert counters["memory"] == 40192
 
 
 # -- pools of a node where kube-scheduler allocates: what cluster-autoscaler asks of them
@@ -125,19 +114,6 @@ def nodes(product: str) -> list[list[dict[str, Any]]]:
     return [specs(node_of(*gpus, name=name)) for name in ("node-a", "node-b")]
 
 
-def without_identity(published: Any) -> Any:
-    """Content of a slice but for what cluster-autoscaler replaces in the copy of a node."""
-    return re.sub(r"node-[ab]", "node", repr(published))
-
-
-@pytest.mark.parametrize("product", [n for n in product_names() if product_geometry(n).profiles])
-def test_nodes_of_a_group_publish_the_same_and_nothing_that_is_not_local(product: str) -> None:
-    first, second = nodes(product)
-    assert without_identity(first) == without_identity(second) != "[]"
-    assert [s.get("nodeName") for s in first] == ["node-a"] * len(first)
-    assert not any(s.get("allNodes") or s.get("nodeSelector") for s in first)
-
-
 @pytest.mark.parametrize("product", [n for n in product_names() if product_geometry(n).profiles])
 def test_all_shared_counters_of_a_pool_are_identical(product: str) -> None:
     sets = [c["counters"] for spec in nodes(product)[0] for c in spec.get("sharedCounters", ())]
@@ -152,22 +128,6 @@ def starts(geometry: Geometry, name: str) -> list[int]:
     found = geometry.by_name(name)
     assert found is not None
     return [p.start for p in placements_in_order(geometry, found)]
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        # Memory slice 7 is usable only together with 6: what takes 6 spoils no large profile more.
-        ("1g.5gb", [6, 5, 4, 3, 2, 1, 0]),
-        ("1g.10gb", [6, 4, 2, 0]),
-        ("2g.10gb", [4, 2, 0]),
-        # At 0 it would take the only place of 4g.
-        ("3g.20gb", [4, 0]),
-        ("7g.40gb", [0]),
-    ],
-)
-def test_an_a100_is_filled_from_the_end(name: str, expected: list[int]) -> None:
-    assert starts(A100, name) == expected
 
 
 @pytest.mark.parametrize("product", product_names())

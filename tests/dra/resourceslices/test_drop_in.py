@@ -10,19 +10,16 @@ from dataclasses import replace
 
 import pytest
 
-from dra.cel.data import device_data
-from dra.cel.selectors import Selectors
-from dra.claims.claims import Request, Use, class_selectors, find_crowd, read_requests
+from dra.claims.claims import Use, find_crowd, read_requests
 from dra.claims.classes import generated_classes, read_class
 from dra.claims.requests import requested_settings
 from dra.common.resources import Obj
-from dra.gpu.names import NVIDIA_DRIVER, MigDevice, parse_device
+from dra.gpu.names import NVIDIA_DRIVER
 from dra.resourceslices.nvidiadra import dra_driver, summary
 from dra.resourceslices.partitions import offered
 from dra.resourceslices.resourceslices import Features, SliceLayout
 from tests.controller.helpers.objects import DRIVER, gpu, inventory
 from tests.dra.gpus import node_of, product_geometry, sliced_gpu
-from tests.dra.resourceslices.counters import FirstFit
 from tests.dra.resourceslices.nvidiasamples import SAMPLES
 
 OF_A_GPU = {
@@ -113,49 +110,6 @@ def test_nvidias_classes_are_made_under_its_name_only(name: str) -> None:
     assert name not in classes(DRIVER)
 
 
-def test_whole_gpus_are_served_to_pods_that_ask_by_limits_as_by_nvidias_chart() -> None:
-    assert classes()["gpu.nvidia.com"]["spec"]["extendedResourceName"] == "nvidia.com/gpu"
-    assert "extendedResourceName" not in classes()["mig.nvidia.com"]["spec"]
-
-
-@pytest.mark.parametrize("name", SAMPLES)
-def test_its_samples_get_what_they_ask_for(name: str) -> None:
-    """As kube-scheduler does it; constraints aside, which a node of one GPU in slices meets."""
-    sample = SAMPLES[name]
-    cards = [gpu(n, mig=not sample.whole) for n in range(8 if sample.whole else 1)]
-    node = replace(inventory("node-a", *cards), driver=NVIDIA_DRIVER)
-    pool = FirstFit.of(SliceLayout(offered(node, {}, taints=True), Features()))
-    evaluator = Selectors()
-
-    def matches(request: Request, device: Obj) -> bool:
-        expressions = (*class_selectors(classes()[request.class_name]), *request.selectors)
-        seen = device_data(NVIDIA_DRIVER, device["attributes"], device["capacity"])
-        verdicts = (evaluator.evaluate(each, seen) for each in expressions)
-        return all(v.selected and not v.error for v in verdicts)
-
-    def search(left: tuple[Request, ...]) -> list[str] | None:
-        for device in pool.devices if left else ():
-            if device["name"] in pool.held or not pool.fits(device) or not matches(left[0], device):
-                continue
-            pool.take(device, 1)
-            if (others := search(left[1:])) is not None:
-                return [device["name"], *others]
-            pool.take(device, -1)
-        return None if left else []
-
-    made = 1 if sample.shared else sample.pods * len(sample.claims)
-    requests = read_requests(sample.devices["requests"]) * made
-    given = search(tuple(request for request in requests for _ in range(request.count)))
-    assert given is not None
-    assert sorted(map(called, given)) == sorted(g.replace(".", "") for g in sample.given)
-
-
-def called(device: str) -> str:
-    """A whole GPU by its name, a slice by its profile as device names have it."""
-    parsed = parse_device(device)
-    return parsed.profile_label if isinstance(parsed, MigDevice) else device
-
-
 @pytest.mark.parametrize("name", SAMPLES)
 def test_the_sharing_of_its_samples_is_refused_nowhere(name: str) -> None:
     sample = SAMPLES[name]
@@ -169,12 +123,6 @@ def test_the_sharing_of_its_samples_is_refused_nowhere(name: str) -> None:
     told = [(sharing.sharing(r).interval, sharing.sharing(r).by_mps) for r in requests]
     if name == "gpu-test5":
         assert told == [("Long", False), ("", True)]
-
-
-def test_slices_of_one_gpu_can_be_asked_for_by_its_uuid() -> None:
-    """Samples constrain by ``gpu.nvidia.com/parentUUID``."""
-    parents = {d["attributes"]["parentUUID"]["string"] for d in devices() if "mig" in d["name"]}
-    assert parents == {"GPU-node-a-0"}
 
 
 def test_dcgm_exporter_maps_every_device_to_a_gpu() -> None:

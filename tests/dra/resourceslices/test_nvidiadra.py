@@ -20,24 +20,6 @@ def node(label: str | None) -> Obj:
 
 
 @pytest.mark.parametrize(
-    ("label", "makes_devices"),
-    [
-        ("true", True),
-        ("paused-for-driver-upgrade", True),
-        ("paused-for-mig-change", True),
-        ("false", None),
-        ("", None),  # stamped by k8s-driver-manager where nothing ever ran
-        (None, None),
-    ],
-)
-def test_the_label_alone_leaves_the_worst_open(label: str | None, makes_devices: object) -> None:
-    found = dra_driver(node(label), [])
-    assert (found.makes_devices if found else None) is makes_devices
-    assert found is None or found.sign == f"label {DEPLOY_LABEL}={label}"
-    assert dra_driver({}, []) is None
-
-
-@pytest.mark.parametrize(
     ("slices", "sign", "makes_devices"),
     [
         ([counter_slice("n")], None, None),
@@ -83,9 +65,3 @@ def test_its_slices_say_what_it_does(
     if found is not None and sign is not None:
         assert sign in found.sign
         assert found.makes_devices is makes_devices
-
-
-def test_slices_tell_more_than_the_label() -> None:
-    found = dra_driver(node("true"), [summary(resource_slice("n", gpu(0)))])
-    assert found is not None
-    assert not found.makes_devices

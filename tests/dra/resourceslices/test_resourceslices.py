@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from dra.claims.conditions import SLICE_MADE, SLICE_NOT_MADE
-from dra.gpu.devices import slice_device
 from dra.gpu.geometry import Geometry, Occupant, Placement
 from dra.gpu.inventory import ClaimRef, Drain, Gpu, Instance, InstanceState, Inventory
 from dra.gpu.names import MigDevice, parse_device
@@ -44,40 +43,12 @@ def names(made: SliceLayout) -> list[str]:
     return [d["name"] for d in devices(made)]
 
 
-@pytest.mark.parametrize("gpus", [1, 2, 8, 16])
-@pytest.mark.parametrize("features", [Features(), COMBINED])
-def test_every_placement_is_a_device(gpus: int, features: Features) -> None:
-    inventory = node_of(*(sliced_gpu(i) for i in range(gpus)))
-    made = layout(inventory, features=features)
-    wanted = [
-        str(slice_device(gpu, profile, placement))
-        for gpu in inventory.gpus
-        for profile in A100.profiles
-        for placement in profile.placements
-    ]
-    assert sorted(names(made)) == sorted(wanted)
-    for spec in specs(made):
-        assert spec["nodeName"] == spec["pool"]["name"] == "node-a"
-        assert spec["pool"] == {"name": "node-a", "generation": 3, "resourceSliceCount": len(made)}
-
-
 def test_counter_sets_have_slices_of_their_own_from_1_35_on() -> None:
     made = specs(layout(node_of(*(sliced_gpu(i) for i in range(16)))))
     shapes = [(len(s.get("sharedCounters", ())), len(s.get("devices", ()))) for s in made]
     assert shapes[:2] == [(8, 0), (8, 0)]
     assert {counters for counters, _ in shapes[2:]} == {0}
     assert [count for _, count in shapes[2:-1]] == [64] * (len(shapes) - 3)
-
-
-def test_in_1_34_they_stand_beside_the_devices_that_use_them() -> None:
-    whole = Gpu(minor=9, uuid="GPU-9")
-    made = specs(layout(node_of(sliced_gpu(0), sliced_gpu(1), whole), features=COMBINED))
-    for index, spec in enumerate(made[:2]):
-        (counters,) = spec["sharedCounters"]
-        assert counters["name"] == f"gpu-{index}-counter-set"
-        used = {c["counterSet"] for d in spec["devices"] for c in d["consumesCounters"]}
-        assert used == {counters["name"]}
-    assert [d["name"] for d in made[2]["devices"]] == ["gpu-9"]
 
 
 @pytest.mark.parametrize("product", product_names())
@@ -115,47 +86,6 @@ def test_a_gpu_for_several_claims_has_capacities_that_they_consume() -> None:
     (device,) = devices(layout(node_of(plain)))
     assert "allowMultipleAllocations" not in device
     assert device["capacity"] == {"memory": {"value": "40Gi"}, "multiprocessors": {"value": "108"}}
-
-
-def test_slices_for_several_claims_come_after_those_for_one_and_share_their_counters() -> None:
-    gpu = replace(sliced_gpu(0), slice_shares=4)
-    inventory = node_of(gpu, Gpu(minor=7, uuid="GPU-7"))
-    alone = names(layout(node_of(sliced_gpu(0))))
-    made = layout(inventory)
-    assert names(made) == [*alone, *(f"{name}-share" for name in alone), "gpu-7"]
-    for spec in specs(made):
-        assert breaches(spec) == []
-    known = {d["name"]: d for d in devices(made)}
-    single, several = known["gpu-0-mig-1g5gb-19-4"], known["gpu-0-mig-1g5gb-19-4-share"]
-    assert "allowMultipleAllocations" not in single
-    assert several["allowMultipleAllocations"] is True
-    assert several["attributes"] == {**single["attributes"], "type": {"string": "mig-share"}}
-    assert several["consumesCounters"] == single["consumesCounters"]
-    capacity = several["capacity"]
-    assert {n: {"value": c["value"]} for n, c in capacity.items()} == {
-        **single["capacity"],
-        "cores": {"value": "100"},
-        "shares": {"value": "4"},
-    }
-    defaults = {name: c["requestPolicy"]["default"] for name, c in capacity.items()}
-    assert {n: d for n, d in defaults.items() if d != "0"} == {"memory": "1216Mi", "shares": "1"}
-    without = SliceLayout(offered(inventory, {}, taints=True, shares=False), Features())
-    assert names(without) == [*alone, "gpu-7"]
-
-
-def test_a_node_without_gpus_publishes_that_it_is_there() -> None:
-    (spec,) = specs(layout(node_of()))
-    assert "devices" not in spec
-    assert spec["pool"]["resourceSliceCount"] == 1
-
-
-def test_the_smallest_profile_of_any_gpu_comes_first_and_a_gpu_is_filled_before_the_next() -> None:
-    found = names(layout(node_of(sliced_gpu(1), sliced_gpu(0))))
-    assert found[:14] == [
-        *(f"gpu-0-mig-1g5gb-19-{start}" for start in (6, 5, 4, 3, 2, 1, 0)),
-        *(f"gpu-1-mig-1g5gb-19-{start}" for start in (6, 5, 4, 3, 2, 1, 0)),
-    ]
-    assert found[-2:] == ["gpu-0-mig-7g40gb-0-0", "gpu-1-mig-7g40gb-0-0"]
 
 
 def test_long_names_end_in_a_digest() -> None:

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from itertools import combinations, product
-
 import pytest
 
-from dra.allocator.allocate import Allocator
 from dra.allocator.gpustate import GpuState
-from dra.allocator.problem import Problem, examine
 from dra.allocator.score import Situation, Weights
-from dra.claims.classes import generated_classes
-from dra.claims.reader import Reader
 from dra.claims.reasons import Reason
-from dra.claims.wants import MAX_CHOICES, Choices
-from dra.common.resources import RESOURCE_CLAIMS, Obj
-from dra.gpu.inventory import Gpu
-from dra.pods.pods import read_pod
+from dra.common.resources import RESOURCE_CLAIMS
 from tests.controller.helpers.bench import Bench
-from tests.controller.helpers.deciding import decide, devices, problem, why
+from tests.controller.helpers.deciding import decide, devices, why
 from tests.controller.helpers.objects import (
     DRIVER,
     allocated,
@@ -49,58 +40,10 @@ def test_a_whole_gpu_is_allocated_where_mig_is_off_and_only_once() -> None:
     assert "gpu-1 no room for gpu (blocked by claim default/old)" in reason.message
 
 
-def test_claims_that_are_allocated_pin_the_node() -> None:
-    known = cluster("node-a", "node-b")
-    held = allocated(versioned(claim("old", request())), "node-b", "gpu-0-mig-1g5gb-19-0")
-    decision = None
-    known.set_claim(versioned(held))
-    for body in generated_classes(DRIVER, ["1g.5gb"]):
-        known.set_class(versioned(body))
-    known.set_claim(versioned(claim("new")))
-    body = versioned(pod("p", "old", "new"))
-    known.set_pod(body)
-    reader = Reader(DRIVER, known.fleet.kinds, known.classes)
-    found = examine(read_pod(body), known, reader).found
-    assert isinstance(found, Problem)
-    decision = Allocator(known.fleet, known.hosts).decide(found)
-    assert decision is not None
-    assert decision.node == "node-b"
-    assert [p.claim.name for p in decision.picks] == ["new"]
-
-
 # -- ``firstAvailable``: the first alternative that fits somewhere is taken
 
 
 BIG_OR_SMALL = first_available("r", ("big", "mig-3g.20gb", {}), ("small", "mig-1g.5gb", {}))
-
-
-def test_an_alternative_may_ask_for_several_devices_and_is_bound_by_constraints() -> None:
-    asked = first_available("r", ("one", "mig-7g.40gb", {}), ("two", "mig-3g.20gb", {"count": 2}))
-    decision = decide(with_gpus(filled(0, 0), filled(1, 0)), claim("c", asked))
-    assert decision is not None
-    assert [p.request for p in decision.picks] == ["r/two", "r/two"]
-    same = [{"matchAttribute": "mig.dra.dev/parentUUID", "requests": ["r/two"]}]
-    found = why(with_gpus(filled(0, 0), filled(1, 0)), claim("c", asked, constraints=same))
-    assert "no other alternative fits either" in found.message
-
-
-def _tells(*numbers: int) -> Obj:
-    return {"selectors": [{"cel": {"expression": f"'{numbers}' != ''"}}]}
-
-
-@pytest.mark.parametrize("sizes", [(3,), (2, 3), (8, 8, 8), (8, 8, 8, 8)])
-def test_choices_come_by_the_sum_of_their_ranks_each_once(sizes: tuple[int, ...]) -> None:
-    requests = [
-        first_available(f"r{i}", *((f"s{n}", "mig-1g.5gb", _tells(i, n)) for n in range(size)))
-        for i, size in enumerate(sizes)
-    ]
-    found = problem(cluster("node-a"), claim("c", *requests)).claims
-    ranks = [
-        tuple(int(w.request.rpartition("/s")[2]) for w in chosen.wants)
-        for (chosen,) in Choices(found)
-    ]
-    everything = sorted(product(*(range(s) for s in sizes)), key=lambda r: (sum(r), r))
-    assert ranks == everything[:MAX_CHOICES]
 
 
 def test_the_allocation_names_the_subrequest_and_carries_what_belongs_to_it() -> None:
@@ -143,60 +86,7 @@ def test_all_of_more_than_a_claim_holds_is_refused_with_the_numbers() -> None:
     assert "32" in found.message
 
 
-def test_all_is_counted_with_the_other_requests_of_its_claim() -> None:
-    known = with_gpus(*(gpu(n) for n in range(4)), *(gpu(n, mig=False) for n in range(4, 9)))
-    slices, whole = request("a", "mig-1g.5gb", **ALL), request("b", "gpu.dra.dev", count=5)
-    found = why(known, claim("c", slices, whole))
-    assert found.reason is Reason.UNSUPPORTED
-    assert "33 devices" in found.message
-    assert len(devices(decide(known, claim("c", slices), claim("d", whole)))) == 33
-
-
 # -- ``matchAttribute``: devices that agree are found exactly when they exist, however many GPUs
-
-
-ON_ONE_GPU = {"matchAttribute": "mig.dra.dev/parentUUID"}
-
-
-ROOT = "resource.kubernetes.io/pcieRoot"
-
-
-def on_switches(node: str, *switches: str) -> list[Gpu]:
-    """Empty GPUs below the given PCIe roots."""
-    return [gpu(n, node, pcie_root=switch) for n, switch in enumerate(switches)]
-
-
-def test_pairs_each_on_a_gpu_of_its_own_are_found_on_a_large_node() -> None:
-    """GPUs to the power of pairs: more than anyone can try."""
-    pairs = [(f"a{n}", f"b{n}") for n in range(6)]
-    constraints = [{**ON_ONE_GPU, "requests": [*pair]} for pair in pairs]
-    constraints += [
-        {"distinctAttribute": "mig.dra.dev/parentUUID", "requests": [one[0], other[0]]}
-        for one, other in combinations(pairs, 2)
-    ]
-    requests = [request(name, "mig-3g.20gb") for pair in pairs for name in pair]
-    full = [filled(n, *range(7)) for n in range(5)]
-    wanted = claim("c", *requests, constraints=constraints)
-    decision = decide(with_gpus(*full, *(gpu(n) for n in range(5, 11))), wanted)
-    assert decision is not None
-    on = {pick.request: pick.gpu for pick in decision.picks}
-    assert all(on[a] == on[b] for a, b in pairs)
-    assert len(set(on.values())) == 6
-    assert decide(with_gpus(*full, *(gpu(n) for n in range(5, 10))), wanted) is None
-
-
-def test_slices_below_one_switch_are_found_on_each_node_by_its_own_switches() -> None:
-    """Nodes with GPUs in equal states are not alike where their wiring is compared."""
-    apart = on_switches("node-a", "pci0000:00", "pci0000:80")
-    together = on_switches("node-b", "pci0000:00", "pci0000:00")
-    requests = [request("r", "mig-4g.20gb", count=2)]
-    for kind, home in (("matchAttribute", "node-b"), ("distinctAttribute", "node-a")):
-        known = cluster("node-a", "node-b")
-        known.set_mignode(mignode("node-a", *apart))
-        known.set_mignode(mignode("node-b", *together))
-        decision = decide(known, claim("c", *requests, constraints=[{kind: ROOT}]))
-        assert decision is not None
-        assert decision.node == home
 
 
 # -- placement policies, per class, claim and request
@@ -227,25 +117,3 @@ def test_whatever_a_policy_sees_of_a_gpu_tells_gpus_apart(monkeypatch: pytest.Mo
         decision = decide(with_gpus(*map(gpu, range(4))), claim("c", *requests))
         assert decision is not None
         assert {pick.gpu for pick in decision.picks} == {"gpu-3"}, "as full, with more instances"
-
-
-def test_requests_of_one_claim_may_have_policies_of_their_own() -> None:
-    known = with_gpus(gpu(0), filled(1, 0, 1, 2, 3))
-    both = claim(
-        "c", request("a"), request("b"), config=[opaque("spread", "a"), opaque("best-fit", "b")]
-    )
-    decision = decide(known, both)
-    assert decision is not None
-    assert {p.request: p.gpu for p in decision.picks} == {"a": "gpu-0", "b": "gpu-1"}
-
-
-def test_the_policy_of_a_class_decides_for_its_claims() -> None:
-    known = with_gpus(gpu(0), filled(1, 0, 1, 2, 3))
-    expression = f"device.attributes['{DRIVER}'].profile == '1g.5gb'"
-    for policy, expected in (("spread", "gpu-0"), ("best-fit", "gpu-1")):
-        body = device_class(policy, f"device.driver == '{DRIVER}' && {expression}")
-        body["spec"]["config"] = [opaque(policy)]
-        known.set_class(versioned(body))
-        decision = decide(known, claim(f"c-{policy}", request("r", policy)))
-        assert decision is not None
-        assert decision.picks[0].gpu == expected

@@ -113,17 +113,3 @@ def test_one_device_is_decided_by_state_as_it_is_by_node(
         patch.setattr("dra.allocator.allocate.MANY", many)
         quick, thorough = both(known, claim("c", request("r", name), config=config))
     assert quick == thorough
-
-
-def test_a_kind_of_gpu_that_comes_later_serves_what_was_asked_for_before() -> None:
-    known = cluster("node-a")
-    known.set_class(versioned(device_class("pcie", OWN_CLASSES["pcie"])))
-    wanted = claim("c", request("r", "pcie"))
-    found = problem(known, wanted)
-    allocator = Allocator(known.fleet, known.hosts)
-    assert allocator.decide(found) is None
-    other = replace(gpu(1, "node-a"), product_name="NVIDIA A100-PCIE-40GB")
-    known.set_mignode(mignode("node-a", gpu(0, "node-a"), other))
-    decision = allocator.decide(found)
-    assert decision is not None
-    assert [pick.gpu for pick in decision.picks] == ["gpu-1"]

@@ -11,7 +11,6 @@ from tests.controller.helpers.deciding import decide, why
 from tests.controller.helpers.objects import (
     claim,
     cluster,
-    filled,
     gpu,
     mignode,
     request,
@@ -27,16 +26,6 @@ TWICE = Geometry(
     )
 )
 """A GPU with more memory a slice than an A100."""
-
-
-def test_a_request_by_memory_takes_a_larger_profile_when_no_smaller_one_is_free() -> None:
-    known = cluster("node-a", "node-b")
-    known.set_mignode(mignode("node-a", filled(0, 0, 4)))
-    known.set_mignode(mignode("node-b", gpu(0, "node-b", geometry=TWICE)))
-    asked = claim("c", request("r", "mig-min-20gb"))
-    decision = decide(known, asked)
-    assert decision is not None
-    assert (decision.node, decision.picks[0].profile) == ("node-b", "3g.71gb")
 
 
 def test_memory_beyond_every_profile_names_the_largest() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -22,8 +22,6 @@ from tests.controller.helpers.needs import HOST, affine, selector
 from tests.controller.helpers.needs import spread as spread_over
 from tests.controller.helpers.objects import pod, versioned
 from tests.controller.helpers.volumes import storage_class, uses, volume, volume_claim
-
-MANY = 3000
 
 
 @dataclass
@@ -72,37 +70,6 @@ def lacking(number: int) -> Obj:
     return {"matchExpressions": [*passed, {"key": "none", "operator": "Exists"}]}
 
 
-class Text(str):
-    """A text that counts how often it is compared."""
-
-    __slots__ = ()
-    compared = 0
-
-    def __eq__(self, other: object) -> bool:
-        Text.compared += 1
-        return str.__eq__(self, other)
-
-    def __lt__(self, other: str) -> bool:
-        Text.compared += 1
-        return str.__lt__(self, other)
-
-    __hash__ = str.__hash__
-
-
-@pytest.mark.parametrize("operator", ["In", "NotIn"])
-def test_a_value_is_found_among_thousands_in_a_few_steps(operator: str) -> None:
-    """One NotIn of 1,500 values beside 20,000 pods took 375 ms."""
-    values = [Text(f"v{n}") for n in range(MANY)]
-    requirement = {"key": "k", "operator": operator, "values": values}
-    found = labelselector.read_label_selector({"matchExpressions": [requirement]})
-    Text.compared = 0
-    for text in ("v0", "v2999", "v17"):
-        assert found.matches({"k": Text(text)}) is (operator == "In")
-    for text in ("u", "w", "v3000", ""):
-        assert found.matches({"k": Text(text)}) is (operator == "NotIn")
-    assert Text.compared < 7 * 15
-
-
 def test_terms_of_node_affinity_are_read_alike_however_many_values_they_have() -> None:
     for number in (1, 8, 9, 200):
         among = {"key": "k", "operator": "In", "values": [f"v{n}" for n in range(number)][::-1]}
@@ -148,17 +115,6 @@ def test_what_waits_for_pods_is_compared_with_each_in_bounds(compared: Count) ->
     assert compared.calls <= MOST_WATCHED
 
 
-def test_who_waits_no_longer_watches_no_more() -> None:
-    watchers = Watchers(Residents())
-    waits = made("w", affinity=affine(HOST, selector(app="x")))
-    comes = made("o", {"app": "x"})
-    for again in (waits, made("w", {"new": "label"}, affinity=affine(HOST, selector(app="x")))):
-        watchers.change(None, again)
-        assert [*watchers.of_company(comes)] == [again.key]
-        watchers.change(again, None)
-        assert [*watchers.of_company(comes)] == []
-
-
 def test_who_shuns_others_in_many_ways_is_read_in_bounds(compared: Count) -> None:
     """2,000 terms were read, and each may have nearly 200 requirements."""
     there = Residents()
@@ -169,17 +125,6 @@ def test_who_shuns_others_in_many_ways_is_read_in_bounds(compared: Count) -> Non
     (found,) = there.shunning(made("p", {"app": "x"}))
     assert found.nodes == {"b": 1}
     assert compared.calls <= MOST_SHUNNING
-
-
-def test_nodes_of_those_that_shun_a_pod_count_too() -> None:
-    """40 kinds of pods on 500 nodes each, with 49 terms, were a million places to go through."""
-    there = Residents()
-    shuns = terms(49, selector(app="x"), namespaceSelector={})
-    one = made("o", namespace="hostile", affinity=shuns)
-    for n in range(300):
-        there.place(replace(one, key=("hostile", f"o{n}")), f"n{n}")
-    victim = made("p", {"app": "x"})
-    assert sum(len(each.nodes) for each in there.shunning(victim)) <= MOST_SHUNNING + 300
 
 
 ROWS: dict[str, Callable[[], Obj]] = {

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dra.claims.reasons import Reason
 from dra.common.resources import Obj
-from dra.gpu.inventory import AllocatorKind
 from tests.controller.helpers.deciding import decide, why
 from tests.controller.helpers.objects import claim, cluster, gpu, instance, mignode, node, request
 
@@ -38,65 +36,6 @@ def test_a_pod_that_names_its_node_itself_gets_nothing_where_that_is_barred_to_i
     assert decide(known, claim("c"), nodeName="node-b", tolerations=all_of_them) is not None
     other = {"key": "y", "operator": "Exists"}
     assert decide(known, claim("c"), nodeName="node-b", tolerations=[other]) is None
-
-
-def test_an_unknown_profile_is_told_with_those_that_exist() -> None:
-    expression = "device.attributes['mig.dra.dev'].profile == '9g.99gb'"
-    reason = why(cluster("node-a"), claim("c", request("r", "mig.dra.dev", expression)))
-    assert reason.reason is Reason.NO_SUCH_PROFILE
-    assert reason.message == (
-        "request 'r': no node offers profile 9g.99gb; profiles are: "
-        "1g.5gb, 1g.5gb+me, 1g.10gb, 2g.10gb, 3g.20gb, 4g.20gb, 7g.40gb"
-    )
-
-
-def test_more_than_any_node_can_hold_is_told_as_never_with_the_most_that_one_has() -> None:
-    known = cluster("node-a", "node-b", "node-c")
-    held = (instance("7g.40gb", 0, uid="other"),)
-    two = [gpu(n, "node-b", instances=held) for n in range(2)]
-    known.set_mignode(mignode("node-b", *two))
-    eight = claim("c", request("a", "mig-3g.20gb", count=7), request("b", "mig-3g.20gb"))
-    found = why(known, eight)
-    assert found.reason is Reason.UNSUPPORTED
-    assert found.message == (
-        "requests 'a', 'b': 8 x 3g.20gb can never be served: one node is to give all, and none "
-        "has more than 4, as node-b when it is empty; ask for fewer or smaller ones, or in several "
-        "pods"
-    )
-    four = claim("c", request("a", "mig-3g.20gb", count=4))
-    known.set_mignode(mignode("node-b", two[0], gpu(1, "node-b", unavailable="XID 79")))
-    assert why(known, four).reason is Reason.WAITING
-
-
-def test_more_than_one_gpu_can_hold_is_told_as_never_where_one_is_to_give_all() -> None:
-    known = cluster("node-a")
-    known.set_mignode(mignode("node-a", gpu(0), gpu(1)))
-    same = [{"matchAttribute": "mig.dra.dev/parentUUID"}]
-    found = why(known, claim("c", request("a", "mig-4g.20gb", count=2), constraints=same))
-    assert found.reason is Reason.UNSUPPORTED
-    assert "2 x 4g.20gb can never be served: one GPU is to give all, and none has" in found.message
-    assert found.message.endswith("in several claims")
-
-
-def test_nothing_is_told_as_never_that_a_gpu_in_mig_mode_or_of_the_scheduler_might_hold() -> None:
-    two = claim("c", request("a", "mig-4g.20gb", count=2))
-    known = cluster("node-a")
-    known.set_mignode(mignode("node-a", gpu(0), gpu(1, mig=False)))
-    assert why(known, two).reason is Reason.WAITING
-    known = cluster("node-a", "node-b")
-    theirs = [gpu(n, "node-b") for n in range(2)]
-    known.set_mignode(mignode("node-b", *theirs, allocator=AllocatorKind.SCHEDULER))
-    assert why(known, two).reason is Reason.WAITING
-
-
-def test_a_long_story_is_cut_short() -> None:
-    names = [f"node-{n:03}" for n in range(40)]
-    known = cluster(*names)
-    for number, name in enumerate(names):
-        known.set_node(node(name, taints=[{"key": f"t{number}", "effect": "NoSchedule"}]))
-    message = why(known, claim("c")).message
-    assert message.startswith("40 nodes - ")
-    assert len(message) <= 1000
 
 
 def test_of_many_nodes_a_few_are_told_gpu_by_gpu_and_the_others_in_short() -> None:

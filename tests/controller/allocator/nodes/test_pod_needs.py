@@ -6,14 +6,13 @@ read them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from dra.common.resources import Obj
 from tests.controller.helpers.bench import Bench
-from tests.controller.helpers.deciding import decide, why
+from tests.controller.helpers.deciding import decide
 from tests.controller.helpers.needs import (
     HOST,
     ZONE,
@@ -27,42 +26,9 @@ from tests.controller.helpers.needs import (
 )
 from tests.controller.helpers.objects import (
     claim,
-    gpu,
-    instance,
-    mignode,
     node,
-    pod,
     request,
-    versioned,
 )
-
-
-def test_ports_of_sidecars_count_and_those_of_other_init_containers_do_not() -> None:
-    sidecar = [{**ports(80)[0], "name": "i", "restartPolicy": "Always"}]
-    known = world(a="", b="")
-    other(known, "o", "a", initContainers=sidecar)
-    assert place(known, containers=ports(80)) == "b"
-    other(known, "o", "a", initContainers=[{**ports(80)[0], "name": "i"}])
-    assert place(known, containers=ports(80)) == "a"
-
-
-def test_the_port_that_is_taken_everywhere_is_named() -> None:
-    known = world(a="")
-    other(known, "o", "a", containers=ports(8080))
-    assert "host port TCP 8080 taken" in why(known, claim("c"), containers=ports(8080)).message
-
-
-def test_a_pod_that_is_not_bound_yet_is_not_sought_and_is_shunned() -> None:
-    """kube-scheduler may come to the one that seeks it first."""
-    known = world(a="x", b="y")
-    body = pod("o", "held")
-    body["metadata"]["labels"] = {"app": "db"}
-    known.set_claim(versioned(claim("held")))
-    known.set_pod(versioned(body))
-    (waiting,) = known.pods.values()
-    known.hosts.place(waiting, "a")
-    assert place(known, affinity=affine(ZONE, selector(app="db"))) is None
-    assert place(known, affinity=affine(ZONE, selector(app="db"), anti=True)) == "b"
 
 
 def test_nodes_that_the_pod_cannot_go_to_count_as_the_policies_say() -> None:
@@ -86,58 +52,12 @@ def test_nodes_that_the_pod_cannot_go_to_count_as_the_policies_say() -> None:
 SSD = {"disk": "ssd"}
 
 
-def test_a_domain_is_not_filled_before_those_that_are_about_to_come_are_there() -> None:
-    """kube-scheduler may bind the second of a domain before the first of another."""
-    known = world(a="x", b="y")
-    even = spread(ZONE, selector(app="web"))
-    for name, where in (("one", "a"), ("two", "b")):
-        body = pod(name, f"of-{name}")
-        body["metadata"]["labels"] = {"app": "web"}
-        known.set_claim(versioned(claim(f"of-{name}")))
-        known.set_pod(versioned(body))
-        known.hosts.place(known.pods["default", name], where)
-    assert place(known, {"app": "web"}, topologySpreadConstraints=even) is None
-    other(known, "one", "a", {"app": "web"})
-    assert place(known, {"app": "web"}, topologySpreadConstraints=even) == "b"
-
-
 def bench(**zones: str) -> Bench:
     made = Bench()
     for name, zone in zones.items():
         made.add_node(name, labels={HOST: name, ZONE: zone})
     made.run()
     return made
-
-
-def wait_for_devices(made: Bench, labels: Mapping[str, str], **spec: Any) -> None:
-    """A pod whose claim is called like it."""
-    made.claim(claim("p"))
-    body = pod("p", "p", **spec)
-    body["metadata"]["labels"] = dict(labels)
-    made.pod(body)
-    made.run()
-
-
-def test_a_pod_is_looked_at_again_when_the_emptiest_domain_gets_fuller() -> None:
-    made = bench(a="x")
-    made.cluster.set_node(node("c", labels={HOST: "c", ZONE: "z"}))
-    other(made.cluster, "o", "a", {"app": "web"})
-    even = spread(ZONE, selector(app="web"))
-    wait_for_devices(made, {"app": "web"}, topologySpreadConstraints=even)
-    assert made.devices("p") == []
-    other(made.cluster, "q", "c", {"app": "web"})
-    made.run()
-    assert made.node_of("p") == "a"
-
-
-def test_who_waits_for_a_host_port_gets_the_node_when_it_is_free() -> None:
-    made = bench(a="x")
-    other(made.cluster, "o", "a", containers=ports(80))
-    wait_for_devices(made, {}, containers=ports(80))
-    assert made.devices("p") == []
-    made.cluster.remove_pod(("default", "o"))
-    made.run()
-    assert made.node_of("p") == "a"
 
 
 def test_terms_that_are_compared_with_too_many_pods_are_left_to_kube_scheduler(
@@ -227,15 +147,6 @@ def test_what_a_pod_prefers_decides_between_equals(
     found = decide(known, claim("c", *requests), **spec)
     assert found is not None
     assert found.node == where
-
-
-@pytest.mark.parametrize("requests", TWO)
-def test_a_fuller_gpu_goes_before_what_a_pod_prefers(requests: list[Obj]) -> None:
-    known = world(a="x", b="y")
-    known.set_mignode(mignode("a", gpu(node="a", instances=(instance("3g.20gb", 4),))))
-    found = decide(known, claim("c", *requests), affinity=liking_zone("y"))
-    assert found is not None
-    assert found.node == "a"
 
 
 def test_what_is_preferred_is_weighed_by_how_many_there_are() -> None:

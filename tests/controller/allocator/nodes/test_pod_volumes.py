@@ -144,32 +144,6 @@ def test_a_volume_that_is_there_is_taken_where_it_suits(has: Obj, *, fits: bool)
     assert place(known, "data") == ("b" if fits else None)
 
 
-def test_a_selector_of_a_claim_chooses_among_volumes() -> None:
-    known = world(
-        storage_class("local", makes=False),
-        volume_claim("data", class_name="local", selector={"matchLabels": {"disk": "ssd"}}),
-        volume("v", class_name="local", host="a"),
-        volume("w", class_name="local", host="b", labels={"disk": "ssd"}),
-        a="x",
-        b="y",
-    )
-    assert place(known, "data") == "b"
-
-
-def test_two_claims_need_two_volumes_on_one_node() -> None:
-    known = world(
-        storage_class("local", makes=False),
-        volume_claim("one", class_name="local"),
-        volume_claim("two", class_name="local", size="2Gi"),
-        volume("v", class_name="local", host="a", size="2Gi"),
-        volume("w", class_name="local", host="b", size="2Gi"),
-        volume("x", class_name="local", host="b"),
-        a="x",
-        b="y",
-    )
-    assert place(known, "one", "two") == "b"
-
-
 def test_the_volume_that_another_gets_first_is_gone() -> None:
     known = world(
         storage_class("local", makes=False),
@@ -262,23 +236,6 @@ def test_the_claim_of_an_ephemeral_volume_is_made_for_its_pod() -> None:
     assert "p-own was not made for this pod" in made.recorder.events[-1][-1]
     add(made.cluster, volume_claim("p-own", volume="v", owner="uid-p"))
     made.run()
-    assert made.node_of("p") == "a"
-
-
-def test_a_pod_is_woken_by_a_volume_and_by_a_class() -> None:
-    made = waiting(storage_class("local", makes=False), volume_claim("data", class_name="local"))
-    assert made.devices("p") == []
-    add(made.cluster, volume("v", class_name="local", host="b"))
-    made.run()
-    assert made.node_of("p") == "b"
-    made = waiting(volume_claim("data", class_name="any"))
-    add(made.cluster, storage_class("any"))
-    made.run()
-    assert made.node_of("p") == "a"
-
-
-def test_before_volumes_are_listed_nothing_is_said_of_them() -> None:
-    made = waiting(listed=False)
     assert made.node_of("p") == "a"
 
 

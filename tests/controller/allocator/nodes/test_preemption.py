@@ -34,52 +34,45 @@ def ask(made: Bench, *, cpu: str = "2", priority: int = 100, **spec: Any) -> Obj
     return body
 
 
-def test_it_goes_where_lower_priorities_fill_the_cpu() -> None:
-    made = site("a", "b")
-    other(made, "x", "a", cpu="4", priority=100)
-    other(made, "y", "b", cpu="4", priority=10)
-    ask(made)
-    assert made.node_of("p") == "b"
+Others = dict[str, list[tuple[str, int]]]
+"""By node the CPU and the priority of the pods on it."""
+
+CHOICES: dict[str, tuple[Others, Obj, str]] = {
+    "where lower priorities fill the CPU": ({"a": [("4", 100)], "b": [("4", 10)]}, {}, "b"),
+    "to free room first": ({"a": [("3", 0)], "b": []}, {}, "b"),
+    "not to equals": ({"a": [("4", 10)]}, {"priority": 10}, ""),
+    "not to a higher priority": ({"a": [("4", 10)]}, {"priority": 0}, ""),
+    "not with the policy Never": ({"a": [("4", 10)]}, {"preemptionPolicy": "Never"}, ""),
+    "not where all would not be enough": ({"a": [("4", 10)]}, {"cpu": "5"}, ""),
+    "where one of 0 is enough": ({"a": [("2", 20), ("2", 0)], "b": [("4", 0)]}, {}, "a"),
+    "where the highest is lowest": ({"a": [("4", 20)], "b": [("4", 10)]}, {}, "b"),
+    "where fewest end": (
+        {"a": [("1", 10), ("1", 10), ("2", 100)], "b": [("2", 10), ("2", 100)]},
+        {},
+        "b",
+    ),
+    "to many of 15 rather than one of 20": (
+        {"a": [("4", 20)], "b": [("2", 15), ("2", 15)]},
+        {"cpu": "4"},
+        "b",
+    ),
+}
+"""What is on nodes, what is asked for, and the node that gets it, empty for none."""
 
 
-@pytest.mark.parametrize(
-    "spec", [{"priority": 10}, {"priority": 0}, {"preemptionPolicy": "Never"}, {"cpu": "5"}]
-)
-def test_it_does_not_where_it_may_not_end_others_or_that_is_not_enough(spec: Obj) -> None:
-    made = site("a")
-    other(made, "y", "a", cpu="4", priority=10)
-    ask(made, **spec)
-    assert made.devices("p") == []
-    assert "insufficient cpu" in made.recorder.events[-1][-1]
-
-
-@pytest.mark.parametrize(
-    ("on_a", "on_b"),
-    [
-        ([("2", 20), ("2", 0)], [("4", 0)]),  # the one of priority 20 stays, as 2 are enough
-        ([("4", 20)], [("4", 10)]),
-        ([("1", 10), ("1", 10), ("2", 100)], [("2", 10), ("2", 100)]),
-    ],
-)
-def test_the_node_is_the_one_where_the_least_is_ended(
-    on_a: list[tuple[str, int]], on_b: list[tuple[str, int]]
-) -> None:
-    made = site("a", "b")
-    for where, pods in (("a", on_a), ("b", on_b)):
+@pytest.mark.parametrize("name", CHOICES)
+def test_the_node_is_the_one_where_the_least_is_ended(name: str) -> None:
+    on, asked, expected = CHOICES[name]
+    made = site(*on)
+    for where, pods in on.items():
         for number, (cpu, priority) in enumerate(pods):
             other(made, f"{where}{number}", where, cpu=cpu, priority=priority)
-    ask(made)
-    expected = "a" if on_a[0] == ("2", 20) else "b"
-    assert made.node_of("p") == expected
-
-
-def test_many_of_low_priority_are_ended_rather_than_one_of_higher() -> None:
-    made = site("a", "b")
-    other(made, "x", "a", cpu="4", priority=20)
-    for name in ("y", "z"):
-        other(made, name, "b", cpu="2", priority=15)
-    ask(made, cpu="4")
-    assert made.node_of("p") == "b"
+    ask(made, **asked)
+    if expected:
+        assert made.node_of("p") == expected
+    else:
+        assert made.devices("p") == []
+        assert "insufficient cpu" in made.recorder.events[-1][-1]
 
 
 def test_a_pod_that_is_not_bound_yet_is_not_ended() -> None:
@@ -120,13 +113,6 @@ def test_it_is_tried_again_when_a_pod_of_lower_priority_comes() -> None:
     other(made, "y", "a", cpu="4", priority=1)
     made.run()
     assert made.node_of("p") == "a"
-
-
-def test_nobody_is_ended_while_a_node_has_room() -> None:
-    made = site("a", "b")
-    other(made, "x", "a", cpu="3")
-    ask(made)
-    assert made.node_of("p") == "b"
 
 
 def test_nobody_is_ended_where_no_gpu_has_room() -> None:

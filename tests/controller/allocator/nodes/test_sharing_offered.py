@@ -5,27 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
 from dra.claims.sharing import OFFERED
-from dra.common.resources import PODS, Obj
+from dra.common.resources import Obj
 from dra.gpu.inventory import HOST_USERS_ONLY
 from dra.gpu.mignode import to_mignode
-from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.deciding import decide, why
 from tests.controller.helpers.objects import (
     DRIVER,
     claim,
     cluster,
-    first_available,
     gpu,
     inventory,
     mignode,
-    pod,
     request,
     versioned,
 )
-from tests.controller.helpers.stored import Stored
 
 SHARE = "gpu-share.dra.dev"
 
@@ -66,35 +60,6 @@ def test_time_slices_of_a_whole_gpu_are_asked_for_likewise() -> None:
     assert decide(known, wanted) is not None
 
 
-@pytest.mark.parametrize("named", ["r", "r/shared"])
-def test_of_alternatives_the_one_is_taken_that_a_node_serves(named: str) -> None:
-    either = first_available("r", ("shared", "mig-1g.5gb", {}), ("alone", "mig-2g.10gb", {}))
-    wanted = claim("c", either, config=[strategy("MPS", named)])
-    known = cluster("node-a")
-    decision = decide(known, wanted)
-    if named == "r":
-        assert decision is None
-        return
-    assert decision is not None
-    assert [p.request for p in decision.picks] == ["r/alone"]
-    known.set_mignode(offering("node-a", "MPS"))
-    decision = decide(known, wanted)
-    assert decision is not None
-    assert [p.request for p in decision.picks] == ["r/shared"]
-
-
-def test_a_pod_that_waits_for_a_strategy_is_served_once_a_node_has_it() -> None:
-    bench = Bench("node-a")
-    bench.claim(claim("c", config=[strategy("MPS")]))
-    bench.pod(pod("p", "c"))
-    bench.serve("q", "plain")
-    assert bench.devices("c") == []
-    assert bench.devices("plain")
-    bench.cluster.set_mignode(offering("node-a", "MPS"))
-    bench.run()
-    assert bench.devices("c")
-
-
 def test_a_pod_with_its_own_users_is_not_placed_where_no_device_node_can_be_made() -> None:
     known = cluster("node-a")
     only = replace(inventory("node-a"), capabilities=(HOST_USERS_ONLY,))
@@ -106,18 +71,3 @@ def test_a_pod_with_its_own_users_is_not_placed_where_no_device_node_can_be_made
     assert decide(known, wanted, hostUsers=True) is not None
     known.set_mignode(versioned(to_mignode(inventory("node-a"))))
     assert decide(known, wanted, hostUsers=False) is not None, "older plugins do not say it"
-
-
-def test_the_condition_of_a_pod_with_its_own_users_says_what_keeps_it_waiting() -> None:
-    bench = Bench("node-a")
-    only = replace(inventory("node-a"), capabilities=(HOST_USERS_ONLY,))
-    bench.cluster.set_mignode(versioned(to_mignode(only)))
-    bench.claim(claim("c"))
-    bench.pod(Stored(PODS)(versioned(pod("p", "c", hostUsers=False))))
-    bench.run()
-    bench.run(seconds=2.0)
-    assert bench.devices("c") == []
-    assert "hostUsers: false" in bench.condition("p")["message"]
-    bench.cluster.set_mignode(versioned(to_mignode(inventory("node-a"))))
-    bench.run()
-    assert bench.devices("c")

@@ -33,9 +33,5 @@ def bench(*gpus: Any) -> Bench:
     return made
 
 
-def told(on: Bench) -> str:
-    return " ".join(m for *_, m in on.recorder.events)
-
-
 def given(known: Any, name: str, device: str, node: str = "node-a") -> None:
     known.set_claim(versioned(allocated(claim(name), node, device)))

@@ -67,17 +67,6 @@ def test_claims_of_a_namespace_share_a_gpu_until_its_shares_are_given() -> None:
     assert on.devices("c4") == ["gpu-0"]
 
 
-def test_shares_are_counted_by_memory_and_cores() -> None:
-    on = bench()
-    assert place(on, "a", asking("30Gi", "60"))["consumedCapacity"]["memory"] == "30Gi"
-    assert place(on, "b", asking("11Gi")) == {}
-    assert place(on, "c", asking("1Gi", "41")) == {}
-    assert place(on, "d", asking("10Gi", "40"))["consumedCapacity"]["cores"] == "40"
-    told = " ".join(m for *_, m in on.recorder.events)
-    assert "10240 of 40960 MiB are left, 11264 are asked for" in told
-    assert "40 of 100 % of the cores are left, 41 are asked for" in told
-
-
 def test_namespaces_share_only_where_the_class_lets_them() -> None:
     on = bench()
     body = device_class("open", "device.attributes['mig.dra.dev'].type == 'gpu-share'")
@@ -104,14 +93,6 @@ def test_a_claim_cannot_open_itself_to_other_namespaces() -> None:
     assert "only a DeviceClass may say it" in " ".join(m for *_, m in on.recorder.events)
 
 
-def test_configuration_states_a_share_where_the_api_has_no_capacity_requests() -> None:
-    on = bench(shared(0), gpu(1, mig=False))
-    config = configured(share={"memoryMiB": 30000, "cores": 50})
-    consumed = place(on, "a", asking(), config=config)["consumedCapacity"]
-    assert (consumed["memory"], consumed["cores"]) == ("30000Mi", "50")
-    assert place(on, "b", request("r", "gpu.dra.dev"), config=config) == {}, "a GPU of its own"
-
-
 def test_a_claim_has_one_share_of_a_gpu_and_several_of_a_pod_may_have_one() -> None:
     known = with_gpus(shared(0, 2), shared(1, 2))
     two = claim("a", request("r", SHARE, count=2))
@@ -121,30 +102,6 @@ def test_a_claim_has_one_share_of_a_gpu_and_several_of_a_pod_may_have_one() -> N
     both = [claim("a", asking()), claim("b", asking())]
     assert devices(decide(known, *both)) == ["gpu-0", "gpu-0"]
     assert "no room" in why(known, *both, claim("c", asking())).message
-
-
-@pytest.mark.parametrize("scheduler", ["volcano", "kai-scheduler", "second-scheduler"])
-def test_pods_of_other_schedulers_that_are_named_are_allocated_too(scheduler: str) -> None:
-    on = bench()
-    on.cluster.schedulers = frozenset({scheduler})
-    on.claim(claim("a", asking()))
-    on.pod(pod("p", "a", schedulerName=scheduler))
-    on.run()
-    assert on.devices("a") == ["gpu-0"]
-    allocation = on.api.objects["resourceclaims", "a"]["status"]["allocation"]
-    (term,) = allocation["nodeSelector"]["nodeSelectorTerms"]
-    assert term["matchFields"][0]["values"] == ["node-a"], "by which they find the node"
-
-
-@pytest.mark.parametrize(
-    ("policy", "expected"), [("sws", "gpu-1"), ("best-fit", "gpu-1"), ("spread", "gpu-2")]
-)
-def test_shares_are_packed_or_spread_over_gpus(policy: str, expected: str) -> None:
-    on = bench(shared(0, 2), shared(1), shared(2))
-    place(on, "a", asking("40Gi"))  # fills the first
-    place(on, "b", asking("1Gi"))
-    config = configured(placement={"policy": policy})
-    assert place(on, "c", asking("1Gi"), config=config)["device"] == expected
 
 
 @pytest.mark.parametrize(

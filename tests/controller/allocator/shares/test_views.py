@@ -10,7 +10,6 @@ from tests.controller.helpers.deciding import decide
 from tests.controller.helpers.objects import (
     FINALIZER,
     claim,
-    first_available,
     gpu,
     mignode,
     node,
@@ -40,25 +39,6 @@ def test_all_gpus_of_a_node_are_looked_at_whoever_holds_them() -> None:
     found = bench.results("view")
     assert [(r["device"], r["adminAccess"]) for r in found] == [("gpu-0", True), ("gpu-1", True)]
     assert bench.finalizers("view") == [FINALIZER]
-
-
-def test_what_is_looked_at_is_still_given_out_and_looked_at_by_others() -> None:
-    bench = Bench("a")
-    for name in ("one", "two"):
-        bench.serve(name, f"view-{name}", EVERY)
-        assert bench.devices(f"view-{name}") == ["gpu-0"]
-    bench.serve("p", "c", WHOLE)
-    assert bench.devices("c") == ["gpu-0-mig-7g40gb-0-0"]
-    assert "adminAccess" not in bench.results("c")[0]
-
-
-def test_a_view_is_of_the_node_where_its_pod_can_run() -> None:
-    bench = full("a", "b")
-    field = {"key": "metadata.name", "operator": "In", "values": ["b"]}
-    terms = {"nodeSelectorTerms": [{"matchFields": [field]}]}
-    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
-    bench.serve("monitor", "view", EVERY, affinity=affinity)
-    assert bench.node_of("view") == "b"
 
 
 @pytest.mark.parametrize(
@@ -96,13 +76,6 @@ def test_a_pod_that_would_look_and_hold_is_told_to_be_two() -> None:
     assert not bench.devices("c")
     assert "use two pods" in bench.recorder.events[-1][3]
     assert bench.recorder.events[-1][:3] == ("ResourceClaim", "view", "UnsupportedRequest")
-
-
-def test_alternatives_beside_a_view_belong_into_another_claim() -> None:
-    bench = Bench("a")
-    other = first_available("r", ("x", "mig-1g.5gb", {}))
-    bench.serve("p", "both", EVERY, other)
-    assert "separate claims" in bench.recorder.events[-1][3]
 
 
 def looked_at(*requests: Obj) -> dict[str, list[str]]:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
-from dra.common.resources import PODS, RESOURCE_CLAIMS, Obj
+from dra.common.resources import RESOURCE_CLAIMS
 from dra.gangs.membership import COUNT_LABEL, NAME_LABEL
-from dra.kube.errors import ConflictError, UnavailableError
+from dra.kube.errors import UnavailableError
 from tests.controller.allocator.nodes.test_preemption import other, site
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.desk import STATUS, Desk, at_desk, settle, wants, watch
@@ -106,55 +104,6 @@ def test_a_pod_that_is_deleted_before_it_is_bound_takes_the_others_with_it() -> 
     assert len(held(bench, "a")) == 4
 
 
-def bind(bench: Bench, name: str) -> None:
-    body = dict(bench.api.objects["pods", name])
-    body["spec"] = {**body["spec"], "nodeName": bench.node_of(name)}
-    body["status"] = {**body.get("status", {}), "phase": "Running"}
-    bench.pod(body)
-    consumer = {"resource": "pods", "name": name, "uid": body["metadata"]["uid"]}
-    bench.change_claim(name, reservedFor=[consumer])
-
-
-def test_what_runs_is_not_taken_and_its_successor_is_served() -> None:
-    bench = Bench(*NODES)
-    create(bench, "a", *range(4))
-    bench.run()
-    for number in range(4):
-        bind(bench, f"a-{number}")
-    bench.run()
-    delete(bench, "a", 0)
-    assert len(held(bench, "a")) == 3
-    create(bench, "a", 7)
-    bench.run()
-    assert len(held(bench, "a")) == 4
-
-
-def test_pods_that_have_ended_well_count() -> None:
-    bench = Bench(*NODES)
-    create(bench, "a", *range(4))
-    bench.run()
-    for number in range(3):
-        bind(bench, f"a-{number}")
-        body = dict(bench.api.objects["pods", f"a-{number}"])
-        bench.pod({**body, "status": {"phase": "Succeeded"}})
-        bench.change_claim(f"a-{number}", reservedFor=None)
-    bench.run(seconds=10.0)
-    assert held(bench, "a") == ["a-3"]
-    delete(bench, "a", 3)
-    create(bench, "a", 4)
-    bench.run()
-    assert bench.devices("a-4")
-
-
-@pytest.mark.parametrize(("size", "words"), [("10000", "at most 400"), ("x", "'x'")])
-def test_a_size_that_cannot_be_is_said(size: str, words: str) -> None:
-    bench = Bench(*NODES)
-    create(bench, "a", 0, size=size)
-    bench.run()
-    assert words in told(bench, "a-0")
-    assert not held(bench, "a")
-
-
 def test_pods_that_differ_about_the_size_wait_and_it_is_said() -> None:
     bench = Bench(*NODES)
     create(bench, "a", 0, 1, size="2")
@@ -166,33 +115,6 @@ def test_pods_that_differ_about_the_size_wait_and_it_is_said() -> None:
     assert not held(bench, "b")
     assert "differ in label" in told(bench, "b-0")
     assert "differ in label" in told(bench, "b-1")
-
-
-def test_a_pod_without_claims_counts_for_its_gang() -> None:
-    bench = Bench(*NODES)
-    create(bench, "a", 0, 1, 2)
-    bench.run()
-    assert not held(bench, "a")
-    launcher = pod("a-launcher")
-    launcher["metadata"]["labels"] = {NAME_LABEL: "a", COUNT_LABEL: "4"}
-    bench.pod(launcher)
-    bench.run()
-    assert len(held(bench, "a")) == 3
-
-
-def test_a_pod_that_is_not_among_those_that_are_needed_is_served_by_itself() -> None:
-    bench = Bench("node-a")
-    bench.serve("p", "c")
-    create(bench, "a", 0, size="2", profile="7g.40gb")
-    create(bench, "a", 1, 2, size="2", profile="1g.5gb")
-    bench.run()
-    assert held(bench, "a") == ["a-1", "a-2"]
-    assert "WaitingForSlice" in bench.recorder.reasons("a-0")
-    bench.delete_pod("p")
-    delete(bench, "a", 1, 2)
-    bench.change_claim("c", allocation=None)
-    bench.run(seconds=1.0)
-    assert "once 2 of its pods" in told(bench, "a-0")
 
 
 # -- writes for pods of gangs whose answers were lost: what they may have given stays theirs
@@ -233,62 +155,9 @@ def ask(made: Bench, *numbers: int, cpu: str = "2", priority: int = 100, **spec:
     made.run()
 
 
-def nominated(made: Bench) -> set[str]:
-    """The pods of the gang that become nominated, as they are written."""
-    seen: set[str] = set()
-
-    def see(_: str) -> None:
-        for name in ("a-0", "a-1"):
-            if made.api.get(PODS, name).get("status", {}).get("nominatedNodeName"):
-                seen.add(name)
-
-    made.api.lost = see
-    return seen
-
-
 def test_it_goes_where_lower_priorities_fill_the_cpu() -> None:
     made = site("a", "b")
     for where in ("a", "b"):
         other(made, f"on-{where}", where, cpu="4")
     ask(made, 0, 1, cpu="3")
     assert {made.node_of(name) for name in held(made, "a")} == {"a", "b"}
-
-
-def test_on_one_node_it_counts_who_has_to_end_for_all_of_them() -> None:
-    made = site("a")
-    for number in range(4):
-        other(made, f"x-{number}", "a", cpu="1", priority=number)
-    ask(made, 0, 1)
-    assert held(made, "a") == ["a-0", "a-1"]
-
-
-@pytest.mark.parametrize(
-    ("numbers", "spec"),
-    [([0, 1, 2], {}), ([0, 1], {"priority": 3}), ([0, 1], {"preemptionPolicy": "Never"})],
-    ids=["too many", "of equals", "never"],
-)
-def test_none_has_any_where_that_is_not_enough_for_all(numbers: list[int], spec: Obj) -> None:
-    made = site("a")
-    for number in range(4):
-        other(made, f"x-{number}", "a", cpu="1", priority=number)
-    ask(made, *numbers, **spec)
-    assert not held(made, "a")
-    assert "insufficient cpu" in told(made, "a-0")
-
-
-def test_nobody_is_to_end_for_a_gang_before_all_of_it_have_theirs() -> None:
-    made = site("a", "b")
-    for where in ("a", "b"):
-        other(made, f"on-{where}", where, cpu="4")
-    allowed = refuse(made, "a-1", ConflictError("stale", status=409))
-    ask(made, 0, 1, cpu="3")
-    seen = nominated(made)
-    made.run(seconds=5.0)
-    made.run(seconds=5.0)
-    assert held(made, "a") == ["a-0"]
-    assert not seen
-    allowed()
-    for _ in range(8):
-        made.run(seconds=4.0)
-    assert held(made, "a") == ["a-0", "a-1"]
-    assert seen == {"a-0", "a-1"}

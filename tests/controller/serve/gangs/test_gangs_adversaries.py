@@ -6,13 +6,11 @@ from typing import Any
 
 import pytest
 
-from controller.queue.line import OVERTAKEN
 from controller.serve import gangs as gang_counts
 from controller.serve.gangs import REST
 from dra.gangs.membership import COUNT_LABEL, KUBERNETES, NAME_LABEL
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.objects import claim, pod, request
-from tests.controller.queue.test_overtaking import Stream
 from tests.controller.serve.gangs.gangpods import NODES, create, group, grouped, held, told
 from tests.controller.serve.gangs.test_gangs_hostile import Counted, single
 
@@ -48,19 +46,6 @@ def test_no_more_pods_than_a_bound_are_examined_at_once(monkeypatch: pytest.Monk
     bench.run()
     assert len(examined) == 20
     assert "can have any" in told(bench, "a-30")
-
-
-@pytest.mark.parametrize("size", ["4", "400"])
-def test_nothing_is_held_back_for_a_gang_that_is_never_whole(size: str) -> None:
-    bench = Bench("node-a")
-    stream = Stream(bench, life=5)
-    for _ in range(5):
-        stream.second()
-    create(bench, "a", 0, 1, 2, size=size, profile="2g.10gb")
-    for _ in range(2 * OVERTAKEN):
-        stream.second()
-        assert not stream.waiting
-    assert "NextInLine" not in bench.recorder.reasons("a-0")
 
 
 def test_a_name_is_that_of_another_gang_in_another_namespace() -> None:

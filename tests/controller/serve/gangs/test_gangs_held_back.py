@@ -60,26 +60,6 @@ def check_others_are_served(stream: Stream) -> None:
     assert all(map(stream.bench.devices, waiting))
 
 
-def test_a_gang_does_not_starve_behind_a_stream_of_single_pods() -> None:
-    stream = streamed("node-a")
-    create(stream.bench, "a", 0, 1, 2, size="3", profile="2g.10gb")
-    assert until_whole(stream, "a", 3) >= OVERTAKEN
-    reasons = [stream.bench.recorder.reasons(f"a-{n}") for n in range(3)]
-    assert [r.count("NextInLine") for r in reasons] == [1, 1, 1]
-
-
-def test_room_is_held_back_for_it_on_several_nodes() -> None:
-    stream = streamed("node-a", "node-b")
-    create(stream.bench, "a", *range(4), size="4")
-    until_whole(stream, "a", 4, bound=OVERTAKEN + stream.life + 3)
-    assert {stream.bench.node_of(f"a-{n}") for n in range(4)} == {"node-a", "node-b"}
-    told = [
-        m for _, name, r, m in stream.bench.recorder.events if (name, r) == ("a-0", "NextInLine")
-    ]
-    assert "before pod group default/a too often" in told[0]
-    assert "beside that of its other pods on node-" in told[0]
-
-
 def test_two_gangs_that_contend_are_served_one_after_the_other() -> None:
     stream = streamed("node-a")
     for gang in "ab":
@@ -172,19 +152,6 @@ def test_a_gang_whose_look_fails_releases_it(monkeypatch: pytest.MonkeyPatch) ->
     stream.second()
     stream.second()
     assert len(stream.running) == 7, "all slices of the GPU are used"
-
-
-def test_a_write_that_fails_does_not_cost_a_gang_its_turn() -> None:
-    stream = holding()
-    allowed = refuse(stream.bench, "a-1", ConflictError("stale", status=409))
-    while not held(stream.bench, "a"):
-        stream.second()
-    assert held(stream.bench, "a") == ["a-0", "a-2"]
-    stream.second()
-    allowed()
-    for _ in range(4):
-        stream.second()
-    assert len(held(stream.bench, "a")) == 3
 
 
 def failing(size: int) -> tuple[Bench, Callable[[], None], Callable[[], int]]:

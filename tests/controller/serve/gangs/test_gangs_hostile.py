@@ -71,17 +71,6 @@ def test_others_are_served_between_the_parts_of_a_long_decision(counted: Counted
     assert len(held(bench, "a")) == 140
 
 
-def test_thousands_of_pods_with_one_label_are_served_like_others(counted: Counted) -> None:
-    bench = Bench("node-a")
-    create(bench, "a", *range(300), size="2")
-    bench.run()
-    assert len(held(bench, "a")) == 2
-    assert counted.begun == 1
-    single(bench, "p")
-    bench.run()
-    assert "WaitingForSlice" in bench.recorder.reasons("p")
-
-
 def test_pods_of_a_gang_are_compared_together_as_much_as_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dra.common.resources import LEASES, MIG_NODES, NODES, PODS, RESOURCE_CLAIMS, Obj, Resource
+from dra.common.resources import MIG_NODES, NODES, PODS, RESOURCE_CLAIMS, Obj
 from dra.kube.client import KubeApi
 from dra.kube.errors import GoneError, TooLargeError
 from dra.kube.http import LARGEST_BYTES, PAGE_BYTES, SMALL_BYTES, Keep, whole
@@ -16,23 +16,6 @@ from tests.dra.kube.stub import Answer, Stub, eventually, listing, refuse, reply
 
 CLAIM = {"metadata": {"name": "c", "namespace": "ns", "resourceVersion": "7"}, "future": {"x": 1}}
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/ns/resourceclaims"
-
-
-@pytest.mark.parametrize(
-    ("resource", "namespace", "name", "subresource", "path"),
-    [
-        (PODS, "ns", "p", "status", "/api/v1/namespaces/ns/pods/p/status"),
-        (PODS, "", "", "", "/api/v1/pods"),
-        (NODES, "ignored", "n", "", "/api/v1/nodes/n"),
-        (LEASES, "ns", "l", "", "/apis/coordination.k8s.io/v1/namespaces/ns/leases/l"),
-        (MIG_NODES, "", "n", "status", "/apis/mig.dra.dev/v1alpha1/mignodes/n/status"),
-        (PODS, "ns", "a/../b", "", "/api/v1/namespaces/ns/pods/a%2F..%2Fb"),
-    ],
-)
-def test_a_resource_knows_its_path(
-    resource: Resource, namespace: str, name: str, subresource: str, path: str
-) -> None:
-    assert resource.path(namespace, name, subresource) == path
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,3 @@
-import json
 import threading
 import time
 
@@ -9,8 +8,8 @@ from dra.kube import client as transport
 from dra.kube.client import KubeApi
 from dra.kube.errors import UnavailableError
 from dra.kube.http import LARGEST_BYTES, SMALL_BYTES, WatchEvent, WatchStream
-from tests.dra.kube.stub import Handler, Stub, events, eventually, hang, thing
-from tests.helpers.waiting import PATIENCE, wait_for
+from tests.dra.kube.stub import Stub, events, eventually, thing
+from tests.helpers.waiting import PATIENCE
 
 
 def watch(api: KubeApi, *, seconds: float = 300) -> WatchStream:
@@ -79,39 +78,6 @@ def test_silence_beyond_the_time_of_the_watch_is_a_broken_connection(
     with pytest.raises(UnavailableError, match="timed out"):
         next(stream)
     assert time.monotonic() - began > 0.3
-
-
-def test_a_server_that_never_begins_the_watch_costs_a_calls_time_only(
-    stub: Stub, hasty: KubeApi
-) -> None:
-    stub.watches.append(hang)
-    began = time.monotonic()
-    with pytest.raises(UnavailableError):
-        watch(hasty)
-    assert 0.9 < time.monotonic() - began < PATIENCE
-
-
-def test_a_watch_that_began_may_be_silent_for_longer_than_a_call(
-    stub: Stub, hasty: KubeApi
-) -> None:
-    def late(handler: Handler) -> None:
-        handler.send_response(200)
-        handler.send_header("Transfer-Encoding", "chunked")
-        handler.end_headers()
-        handler.wfile.flush()
-        stub.closing.wait(1.3)  # the budget of a call is 1 s here
-        handler.chunk(json.dumps({"type": "ADDED", "object": thing("a")}).encode() + b"\n")
-        handler.chunk(b"")
-
-    stub.watches += [late] * 10
-
-    def begun() -> WatchStream | None:
-        try:
-            return watch(hasty)
-        except UnavailableError:  # a busy machine took longer for the answer than the budget
-            return None
-
-    assert [event.type for event in wait_for("the watch", begun)] == ["ADDED"]
 
 
 @pytest.mark.parametrize("kind", ["", "BOGUS"])

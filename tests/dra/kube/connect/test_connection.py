@@ -8,20 +8,18 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from dra.common.resources import NODES, PODS, Obj
+from dra.common.resources import NODES, Obj
 from dra.kube.client import KubeApi
 from dra.kube.connection import Connection
 from dra.kube.errors import KubeConfigError, UnavailableError
 from dra.kube.kubeconfig import load_access
 from tests.dra.kube.connect.certificates import Certificates, make_certificates
 from tests.dra.kube.connect.tlsrelay import copy
-from tests.dra.kube.stub import Stub, events, eventually, reply, thing
-from tests.helpers.waiting import PATIENCE
+from tests.dra.kube.stub import Stub, reply, thing
 
 
 def tls_kubeconfig(stub: Stub, certificates: Certificates, path: Path, *, user: Obj) -> str:
@@ -76,23 +74,6 @@ def test_an_unverified_server_is_said_once_and_not_at_each_request(
     assert all("certificate-authority" in each for each in lines)
 
 
-def test_closing_a_watch_over_tls_wakes_its_reader(
-    tls_stub: Stub, certificates: Certificates, tmp_path: Path
-) -> None:
-    tls_stub.watches.append(events(("ADDED", thing("a")), then="hang"))
-    user = certificates.user()
-    config = tls_kubeconfig(tls_stub, certificates, tmp_path / "k", user=user)
-    api = KubeApi.connect(config, user_agent="t")
-    stream = api.watch(PODS, resource_version="1", timeout_seconds=300)
-    seen: list[str] = []
-    reader = threading.Thread(target=lambda: seen.extend(event.type for event in stream))
-    reader.start()
-    eventually(lambda: seen == ["ADDED"])
-    stream.close()
-    reader.join(PATIENCE)
-    assert not reader.is_alive()
-
-
 @pytest.fixture
 def pod(
     tls_stub: Stub, certificates: Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -123,15 +104,6 @@ def test_without_kubeconfig_a_pod_uses_its_service_account_and_the_token_of_the_
     ]
 
 
-def test_a_pod_reaches_its_server_without_a_proxy(
-    tls_stub: Stub, pod: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY"):
-        monkeypatch.setenv(name, "http://127.0.0.1:1")
-    tls_stub.calls.append(reply(thing("n")))
-    assert KubeApi.connect(user_agent="t", service_account=pod).get(NODES, "n") == thing("n")
-
-
 def test_certificates_may_stand_in_files_beside_the_kubeconfig(
     tls_stub: Stub, certificates: Certificates, tmp_path: Path
 ) -> None:
@@ -147,18 +119,6 @@ def test_certificates_may_stand_in_files_beside_the_kubeconfig(
     config = tls_stub.kubeconfig(tmp_path / "k", user=user, cluster=cluster)
     KubeApi.connect(config, user_agent="t").get(NODES, "n")
     assert tls_stub.requests[0].headers["authorization"] == "Bearer t"
-
-
-def test_a_token_is_read_anew_from_its_file(stub: Stub, tmp_path: Path) -> None:
-    stub.calls += [reply(thing("n")), reply(thing("n"))]
-    user = {"tokenFile": "token", "token": "old"}
-    (tmp_path / "token").write_text("first\n")
-    api = KubeApi.connect(stub.kubeconfig(tmp_path / "k", user=user), user_agent="t")
-    api.get(NODES, "n")
-    (tmp_path / "token").write_text("second\n")
-    api.get(NODES, "n")
-    given = [request.headers["authorization"] for request in stub.requests]
-    assert given == ["Bearer first", "Bearer second"]
 
 
 @pytest.mark.parametrize(("name", "scheme"), [("HTTP_PROXY", "http://"), ("http_proxy", "")])
@@ -208,15 +168,6 @@ def test_a_proxy_of_another_kind_is_an_error_of_the_kubeconfig(
     config = stub.kubeconfig(tmp_path / "k", cluster={"proxy-url": proxy})
     with pytest.raises(KubeConfigError, match=rf"{proxy}.*http://"):
         KubeApi.connect(config, user_agent="t")
-
-
-def test_another_name_of_the_server_may_be_expected(
-    tls_stub: Stub, certificates: Certificates, tmp_path: Path
-) -> None:
-    cluster = certificates.cluster() | {"tls-server-name": "other"}
-    config = tls_stub.kubeconfig(tmp_path / "k", user=certificates.user(), cluster=cluster)
-    with pytest.raises(UnavailableError, match=r"'other'|match"):
-        KubeApi.connect(config, user_agent="t").get(NODES, "n")
 
 
 def test_a_pod_verifies_the_server(
@@ -310,23 +261,6 @@ def test_a_credential_plugin_that_does_not_work_is_named(
     plugin = {"command": command, "installHint": "run brew install it"}
     with pytest.raises(KubeConfigError, match=f"{command}.*{says}"):
         KubeApi.connect(stub.kubeconfig(tmp_path / "k", user={"exec": plugin}), user_agent="t")
-
-
-@pytest.mark.parametrize("given", [None, 3.0])
-def test_a_login_takes_as_long_as_it_does_unless_bounded(
-    stub: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: float | None
-) -> None:
-    """kubectl has no limit either (client-go, plugin/pkg/client/auth/exec/exec.go: cmd.Run)."""
-    allowed: list[float | None] = []
-
-    def run(*_: object, timeout: float | None = None, **__: object) -> SimpleNamespace:
-        allowed.append(timeout)
-        return SimpleNamespace(stdout='{"status": {"token": "t"}}')
-
-    monkeypatch.setattr(subprocess, "run", run)
-    access = load_access(stub.kubeconfig(tmp_path / "k", user={"exec": {"command": "x"}}))
-    Connection(access, login_seconds=given)
-    assert allowed == [given]
 
 
 def test_several_kubeconfigs_are_merged_and_the_first_mention_wins(tmp_path: Path) -> None:

@@ -7,10 +7,7 @@ from typing import Any
 
 import pytest
 
-from dra.common.resources import Obj
 from dra.kube import events
-from dra.kube.client import KubeApi
-from dra.kube.errors import KubeError
 from dra.kube.events import EventLimits
 from tests.dra.kube.clocks import FakeClock
 from tests.dra.kube.events.recorders import EVENTS, NODE, OK, POD, Make, sent
@@ -52,32 +49,6 @@ def test_an_event_has_the_form_that_kubectl_describe_looks_for(stub: Stub, make:
     assert recorder.dropped == 0
 
 
-def test_the_same_again_within_the_window_is_counted(
-    stub: Stub, make: Make, clock: FakeClock
-) -> None:
-    stub.calls += [OK] * 6
-    recorder = make()
-    for _ in range(3):
-        recorder.emit(POD, "Waiting", "full")
-        assert recorder.flush(PATIENCE)
-        clock.at += 300
-    clock.at += 400
-    recorder.emit(POD, "Waiting", "full")
-    assert recorder.flush(PATIENCE)
-    name = stub.requests[0].body["metadata"]["name"]
-    assert sent(stub) == [
-        ("POST", EVENTS),
-        ("PATCH", f"{EVENTS}/{name}"),
-        ("PATCH", f"{EVENTS}/{name}"),
-        ("POST", EVENTS),
-    ]
-    assert stub.requests[1].body == {"count": 2, "lastTimestamp": "2026-01-01T00:05:00Z"}
-    assert stub.requests[1].headers["content-type"] == "application/merge-patch+json"
-    assert stub.requests[2].body["count"] == 3
-    assert stub.requests[3].body["metadata"]["name"] != name
-    assert stub.requests[3].body["count"] == 1
-
-
 def test_an_event_that_expired_on_the_server_is_created_again(
     stub: Stub, make: Make, clock: FakeClock
 ) -> None:
@@ -104,16 +75,6 @@ def test_a_message_is_cut_to_1024_bytes_between_letters(
     assert recorder.flush(PATIENCE)
     assert stub.requests[0].body["message"] == expected
     assert len(expected.encode()) <= 1024
-
-
-def test_the_longest_object_name_still_gives_a_valid_event_name(stub: Stub, make: Make) -> None:
-    stub.calls.append(OK)
-    recorder = make()
-    recorder.emit(thing("a" * 235 + "." + "b" * 17), "Waiting", "full")
-    assert recorder.flush(PATIENCE)
-    name = stub.requests[0].body["metadata"]["name"]
-    assert len(name) <= 253
-    assert ".." not in name
 
 
 # -- how events are sent: beside the program's work, in limits, and through failures
@@ -187,19 +148,6 @@ def test_events_of_one_namespace_neither_delay_nor_push_out_those_of_another(
     assert messages == ["early", "many 17", "late", "many 18", "many 19"]
 
 
-def test_a_server_that_is_away_for_a_moment_loses_nothing(
-    stub: Stub, make: Make, clock: FakeClock
-) -> None:
-    stub.calls += [drop, refuse(503), refuse(429, retry_after=900), OK]
-    recorder = make()
-    recorder.emit(POD, "Waiting", "full")
-    assert recorder.flush(PATIENCE)
-    assert len(stub.requests) == 4
-    assert len({request.body["metadata"]["name"] for request in stub.requests}) == 1
-    assert recorder.dropped == 0
-    assert clock.waits[-1] == 900
-
-
 def test_an_event_that_was_stored_although_the_answer_was_lost_is_sent_once(
     stub: Stub, make: Make, clock: FakeClock
 ) -> None:
@@ -246,27 +194,6 @@ def test_close_sends_what_waits_and_takes_nothing_more(stub: Stub, make: Make) -
     assert len(stub.requests) == 2
     assert recorder.dropped == 1
     eventually(lambda: not any(t.name == "events" for t in threading.enumerate()))
-
-
-def test_a_mistake_in_the_sender_does_not_end_it(
-    stub: Stub, api: KubeApi, make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stub.calls.append(OK)
-    recorder = make()
-    create = api.create
-    faults: list[Exception] = [TypeError("a bug"), KubeError("strange", status=418)]
-
-    def faulty(*args: Any, **options: Any) -> Obj:
-        if faults:
-            raise faults.pop()
-        return create(*args, **options)
-
-    monkeypatch.setattr(api, "create", faulty)
-    for number in range(3):
-        recorder.emit(POD, "Waiting", str(number))
-    assert recorder.flush(PATIENCE)
-    assert [request.body["message"] for request in stub.requests] == ["2"]
-    assert recorder.dropped == 2
 
 
 def test_many_events_are_sent_in_pauses_of_other_work(

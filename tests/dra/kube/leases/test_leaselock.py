@@ -25,35 +25,6 @@ def clock() -> FakeClock:
     return FakeClock(100)
 
 
-def test_a_hold_counts_from_before_the_request(server: LeaseServer, clock: FakeClock) -> None:
-    def slowly() -> None:
-        clock.at += 3
-
-    server.on_request = slowly
-    # 3 s for the read that finds nothing, then the write begins.
-    assert candidate(server, clock, "a").try_hold() == 103
-
-
-def test_the_wait_counts_from_after_the_answer(server: LeaseServer, clock: FakeClock) -> None:
-    """The holder may have renewed while the candidate's slow read was on its way."""
-    leader = candidate(server, clock, "a")
-    leader.try_hold()
-    link = Link(server)
-    other = candidate(link, clock, "b")
-
-    def renewed_meanwhile() -> None:
-        clock.at += 8
-        leader.try_hold()
-
-    link.on_request = renewed_meanwhile
-    assert other.try_hold() is None
-    link.on_request = lambda: None
-    clock.at += 14
-    assert other.try_hold() is None
-    clock.at += 1
-    assert other.try_hold() == 123
-
-
 def test_a_candidate_waits_the_lease_duration_on_its_own_clock(server: LeaseServer) -> None:
     """The other machine's wall clock is a year off; nobody looks at it."""
     candidate(server, FakeClock(-3e7), "a").try_hold()
@@ -67,19 +38,6 @@ def test_a_candidate_waits_the_lease_duration_on_its_own_clock(server: LeaseServ
     assert other.try_hold() == 15
     assert server.spec["holderIdentity"] == "b"
     assert server.spec["leaseTransitions"] == 1
-
-
-def test_the_holders_own_promise_counts_not_the_candidates(
-    server: LeaseServer, clock: FakeClock
-) -> None:
-    candidate(server, clock, "a").try_hold()
-    server.spec["leaseDurationSeconds"] = 60
-    other = candidate(server, clock, "b")
-    other.try_hold()
-    clock.at += 59
-    assert other.try_hold() is None
-    clock.at += 1
-    assert other.try_hold() is not None
 
 
 def test_a_lease_that_somebody_annotated_is_still_held(
@@ -245,7 +203,7 @@ _steps = st.one_of(*[_attempts] * 9, st.builds(Release, _numbers), st.builds(Tou
 _rates = st.lists(st.sampled_from([0.9, 1.0, 1.1]), min_size=CANDIDATES, max_size=CANDIDATES)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(
     rates=_rates,
     # The same name twice, as two processes of one pod would have.
@@ -255,20 +213,3 @@ _rates = st.lists(st.sampled_from([0.9, 1.0, 1.1]), min_size=CANDIDATES, max_siz
 def test_there_are_never_two_leaders(rates: list[float], names: str, steps: list[Step]) -> None:
     """Whatever is slow, lost, paused, released or renamed, and however the clocks run."""
     World(rates, steps, names=names).run()
-
-
-@settings(max_examples=50, deadline=None)
-@given(rates=_rates, outage=st.floats(0, 100), crashed=_numbers)
-def test_somebody_leads_again_after_an_outage_and_a_crash(
-    rates: list[float], outage: float, crashed: int
-) -> None:
-    world = World(rates)
-    world.take(Attempt(crashed))
-    world.pass_time(outage)
-    alive = [number for number in range(CANDIDATES) if number != crashed]
-    for _ in range(int(TIMES.lease_duration * 1.2 / TIMES.retry_period) + 2):
-        for number in alive:
-            world.take(Attempt(number))
-        world.pass_time(TIMES.retry_period)
-    assert world.leaders()
-    assert world.leaders()[0] in alive

@@ -75,22 +75,6 @@ def test_synced_means_that_the_whole_first_list_was_reported(stub: Stub, start: 
     assert names == ["a", "b"]
 
 
-def test_the_store_has_the_change_before_it_is_reported(stub: Stub, start: Start) -> None:
-    stub.calls.append(listing(thing("a"), version=1))
-    stub.watches.append(events(("DELETED", thing("a", version=2)), then="hang"))
-    found: list[bool] = []
-    started = threading.Event()
-
-    def look(_: Change) -> None:
-        assert started.wait(PATIENCE)
-        found.append(reflector.store.get("a", "ns") is not None)
-
-    reflector = start(look)
-    started.set()
-    eventually(lambda: len(found) == 2)
-    assert found == [True, False]
-
-
 @pytest.mark.parametrize(
     "expiry", [events(("ERROR", status_object(410, "Expired"))), refuse(410, "Expired")]
 )
@@ -117,20 +101,6 @@ def test_after_an_expired_version_the_difference_is_reported_as_if_watched(
         ("added", "fresh", None, "17"),
         ("deleted", "gone", "1", None),
     ]
-
-
-@pytest.mark.parametrize(
-    "behind",
-    [
-        refuse(504, "Timeout", "Too large resource version", details=TOO_LARGE),
-        events(("ERROR", status_object(504, "Timeout", details=TOO_LARGE))),
-    ],
-)
-def test_a_server_that_lags_behind_is_listed_anew(stub: Stub, start: Start, behind: Any) -> None:
-    stub.calls += [listing(version=10), listing(version=8)]
-    stub.watches.append(behind)
-    start()
-    eventually(lambda: watched_versions(stub) == ["10", "8"])
 
 
 def test_stored_and_reported_objects_are_never_changed_afterwards(
@@ -295,16 +265,6 @@ def test_other_failures_of_a_watch_continue_where_it_was(
     assert lists(stub) == 1
 
 
-def test_a_first_list_that_fails_is_repeated_until_it_succeeds(
-    stub: Stub, start: Start, clock: FakeClock
-) -> None:
-    stub.calls += [refuse(403, "Forbidden"), refuse(500), drop, drop, listing(thing("a"))]
-    reflector = start()
-    assert reflector.wait_synced(PATIENCE)
-    assert len(reflector.store) == 1
-    assert len(clock.waits) == 3
-
-
 def test_pauses_grow_with_jitter_to_a_limit_and_start_over_after_progress(
     stub: Stub, start: Start, clock: FakeClock
 ) -> None:
@@ -317,16 +277,6 @@ def test_pauses_grow_with_jitter_to_a_limit_and_start_over_after_progress(
     for pause, ceiling in zip(clock.waits, ceilings, strict=True):
         assert ceiling / 2 <= pause <= ceiling
     assert len({pause / ceiling for pause, ceiling in zip(clock.waits, ceilings, strict=True)}) > 5
-
-
-def test_the_pause_that_the_server_asks_for_is_kept(
-    stub: Stub, start: Start, clock: FakeClock
-) -> None:
-    stub.calls += [refuse(429, "TooManyRequests", retry_after=700), listing(version=10)]
-    stub.watches.append(refuse(429, "TooManyRequests", retry_after=800))
-    start()
-    eventually(lambda: len(watched_versions(stub)) == 2)
-    assert clock.waits == [700, 800]
 
 
 @pytest.mark.parametrize("end", [events(), refuse(410, "Expired")])
