@@ -214,9 +214,6 @@ THEIR_GPU = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "GpuConfig"}
 THEIR_SLICE = {**THEIR_GPU, "kind": "MigDeviceConfig"}
 
 
-MEMORY = "sharing.mpsConfig.defaultPinnedDeviceMemoryLimit"
-
-
 def by_mps(**config: Any) -> dict[str, Any]:
     return {"sharing": {"strategy": "MPS", "mpsConfig": config}}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 import yaml
@@ -25,19 +24,6 @@ from tests.failures.helpers.site import DRIVER, Site
 COMMON_SPEC = f"k8s.{DRIVER}-driver.yaml"
 CONTROL_NODES = {"/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"}
 LIBCUDA = "/usr/lib64/libcuda.so.1"
-
-
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """A whole slice on the hardware: one GPU instance with one compute instance that fills it."""
-
-    gpu: str
-    profile: int
-    start: int
-    size: int
-    gi_id: int
-    ci_id: int
-    uuid: str
 
 
 def entries(site: Site) -> tuple[Entry, ...]:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dra.claims.conditions import PREPARE_FAILED
-from dra.common.resources import EVENTS
-from dra.gpu.inventory import ClaimRef
 from kubeletplugin.errors import (
     BusyError,
     ClaimError,
@@ -19,13 +16,6 @@ from tests.kubeletplugin.helpers.reported import verdict
 from tests.kubeletplugin.helpers.rig import Rig
 
 SLICE = "gpu-0-mig-1g5gb-19-4"
-
-
-def told(rig: Rig, ref: ClaimRef) -> bool:
-    return any(
-        e["reason"] == PREPARE_FAILED and e["involvedObject"]["uid"] == ref.uid
-        for e in rig.api.list(EVENTS).items
-    )
 
 
 def test_a_claim_that_was_prepared_before_mig_mode_went_keeps_its_place_and_is_retried(

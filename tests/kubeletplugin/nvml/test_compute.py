@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
 from pathlib import Path
 from typing import Any, Literal
 
@@ -139,20 +138,6 @@ def test_a_gpu_instance_without_any_full_compute_instance_is_undeliverable(bench
     machine, session = bench(altered(H100, DOUBLE, keep=lambda _: False))
     with pytest.raises(UndeliverableError, match="reports no compute instance of 1 slices"):
         make(session, machine.gpu(0).uuid, double(session))
-
-
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The enums of compute-instance profiles that are asked for from now on."""
-    enums: list[int] = []
-    real = pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfoV
-
-    @wraps(real)
-    def count(gi: Any, enum: int, *more: Any, **named: Any) -> Any:
-        enums.append(enum)
-        return real(gi, enum, *more, **named)
-
-    monkeypatch.setattr(pynvml, "nvmlGpuInstanceGetComputeInstanceProfileInfoV", count)
-    return enums
 
 
 @pytest.mark.parametrize("shortage", [("multiprocessorCount", 0.5), ("memorySizeMB", 0.8)])

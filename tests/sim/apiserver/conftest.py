@@ -10,26 +10,9 @@ from tests.sim.apiserver.running import running_server
 from tests.sim.conformance.helpers.client import Api
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from tests.sim.apiserver.running import Server
-
-
-@pytest.fixture
-def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Api]]:
-    """Start a server with some flags; gives a client of it."""
-    from contextlib import ExitStack
-
-    with ExitStack() as stack:
-
-        def begin(*flags: str) -> Api:
-            directory = tmp_path_factory.mktemp("api")
-            server: Server = stack.enter_context(running_server(directory, *flags))
-            client = Api(server.kubeconfig)
-            stack.callback(client.close)
-            return client
-
-        yield begin
 
 
 @pytest.fixture(scope="module")

@@ -29,9 +29,6 @@ EMPTY = replace(GPU, instances=())
 SICK = replace(GPU, unavailable="it does not answer", reason=GpuReason.NVML_ERROR)
 
 
-LOST = replace(SICK, reason=GpuReason.GPU_LOST)
-
-
 WHOLE = GpuProblem("GPU-a", GpuReason.XID_ERROR, "XID 48", 100.0, beside=frozenset({"MIG-1"}))
 
 

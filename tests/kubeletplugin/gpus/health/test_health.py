@@ -64,13 +64,6 @@ def ready(rig: Rig, ref: ClaimRef) -> tuple[str, str]:
     return condition["status"], condition["reason"]
 
 
-def told(rig: Rig, reason: str) -> list[tuple[str, str]]:
-    """Kinds and names of the objects that have an event."""
-    return sorted(
-        (e["involvedObject"]["kind"], e["involvedObject"]["name"]) for e in events(rig, reason)
-    )
-
-
 def events(rig: Rig, reason: str) -> list[Obj]:
     found = rig.api.list(EVENTS).items
     return [

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from tests.sim.conformance.helpers.client import Api
 
-Run = "Callable[..., str]"
-
 
 @pytest.fixture(scope="session")
 def command(kubeconfig: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:

@@ -88,7 +88,3 @@ def resource_slice(name: str, *devices: Obj, **spec: Any) -> Obj:
 
 def device(name: str = "gpu-0", **fields: Any) -> Obj:
     return {"name": name} | fields
-
-
-def counters(number: int) -> Obj:
-    return {f"memory-slice-{index}": {"value": "1"} for index in range(number)}
