@@ -143,3 +143,28 @@ def test_nothing_is_planned_for_claims_that_are_counted() -> None:
     assert line._find_places(pod_waiter(posed.pod), Need([posed], 1, None), frozenset()) is None
     assert not decisions.are_ongoing
     assert known.fleet.counts(ref.uid)
+
+
+@pytest.mark.parametrize(
+    ("priority", "same", "kept"), [(0, False, True), (0, True, False), (7, True, True)]
+)
+def test_a_hold_ends_one_of_lower_priority_that_has_what_it_needs(
+    priority: int, *, same: bool, kept: bool
+) -> None:
+    known = cluster(*NAMES[:2])
+    members = [member(name, 0, "7g.40gb") for name in ("a", "b")]
+    for (_, body), rank in zip(members, (priority, 7), strict=True):
+        body["spec"]["priority"] = rank
+    first, second = problems(known, *members)
+    line = waiting_line(known, Decisions(lambda: 0.0))
+    allocator = Allocator(known.fleet, known.hosts)
+    one, other = allocator.decide(first), allocator.decide(second)
+    assert one is not None
+    line.hold_made(first.pod, one, seconds=60.0)
+    if not same:
+        other = allocator.decide(second)
+    assert other is not None
+    line.hold_made(second.pod, other, seconds=60.0)
+    assert (one.node == other.node) is same
+    assert line.is_held_for(second.pod.uid)
+    assert line.is_held_for(first.pod.uid) is kept

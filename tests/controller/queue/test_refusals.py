@@ -84,3 +84,15 @@ def test_refused_nodes_that_change_all_the_time_are_tried_ever_more_rarely() -> 
             site.bench.cluster.set_node(node(name, labels={"changing": str(number)}))
         site.schedule(seconds=1.0)
     assert 8 < site.allocations < 30
+
+
+def test_after_long_a_refused_node_is_as_good_as_another() -> None:
+    site = Site(lambda where: where == "b", a="", b="")
+    site.start(1)
+    site.until_bound(rounds=3)
+    site.bench.run(seconds=1000.0)
+    site.start(1, name="other", owner="x")
+    site.bench.change_claim("other0", allocation=None)
+    site.bench.run()
+    site.start(1, name="late")
+    assert site.bench.node_of("late0") == "a"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import pytest
 
 from dra.allocator.gpustate import GpuState
@@ -90,6 +92,28 @@ def test_all_of_more_than_a_claim_holds_is_refused_with_the_numbers() -> None:
 
 
 # -- placement policies, per class, claim and request
+
+
+ON_ONE_GPU = {"matchAttribute": "mig.dra.dev/parentUUID"}
+
+
+def test_pairs_each_on_a_gpu_of_its_own_are_found_on_a_large_node() -> None:
+    """GPUs to the power of pairs: more than anyone can try."""
+    pairs = [(f"a{n}", f"b{n}") for n in range(6)]
+    constraints = [{**ON_ONE_GPU, "requests": [*pair]} for pair in pairs]
+    constraints += [
+        {"distinctAttribute": "mig.dra.dev/parentUUID", "requests": [one[0], other[0]]}
+        for one, other in combinations(pairs, 2)
+    ]
+    requests = [request(name, "mig-3g.20gb") for pair in pairs for name in pair]
+    full = [filled(n, *range(7)) for n in range(5)]
+    wanted = claim("c", *requests, constraints=constraints)
+    decision = decide(with_gpus(*full, *(gpu(n) for n in range(5, 11))), wanted)
+    assert decision is not None
+    on = {pick.request: pick.gpu for pick in decision.picks}
+    assert all(on[a] == on[b] for a, b in pairs)
+    assert len(set(on.values())) == 6
+    assert decide(with_gpus(*full, *(gpu(n) for n in range(5, 10))), wanted) is None
 
 
 def test_claims_of_one_pod_are_each_placed_by_their_own_policy() -> None:
