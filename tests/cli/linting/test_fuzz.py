@@ -13,7 +13,7 @@ import yaml
 
 from tests.cli.linting.conftest import Command
 
-COUNT = int(os.environ.get("MANIFESTS", "300"))
+COUNT = int(os.environ.get("MANIFESTS", "150"))
 """Manifests to make up; ``MANIFESTS_OF`` names a directory with others to begin from."""
 
 _AT_ONCE = 50
