@@ -55,10 +55,6 @@ _PENDING, _SUCCESS = "pending", "success"
 _UNUSED = "nobody has it so far; it is looked at again"
 
 
-_Told = dict[tuple[str, int], tuple[str, str]]
-"""As ``GpuReader.foreign``."""
-
-
 class _Found(NamedTuple):
     """An instance of others. ``uuids``: of the MIG devices in it."""
 
@@ -158,7 +154,7 @@ class Takeover:
         self._before, self._free = self._free, {}
         if wish is None and InstanceState.FOREIGN not in seen:
             return
-        why, told = "", _Told()
+        why = ""
         try:
             pods = self._kubelet.pods()
             uses = other_uses(*pods, *checkpointed_devices(self._roots), driver=self._driver)
@@ -166,10 +162,9 @@ class Takeover:
                 keys = [label.key for label in wish.labels]
                 why = self._other_manager(keys) or next(self._doubts(pods, uses), "")
             units, takes = self._hardware.units(), wish is not None and not why
-            left = [t for unit in units for t in self._of_gpu(unit, uses, told, takes=takes)]
+            left = [t for unit in units for t in self._of_gpu(unit, uses, takes=takes)]
             left += self._hardware.problems
             held = frozenset(u.uuid for u in units if uses.of(*_names(u)))
-            self._hardware.set_foreign(told)
         except PluginError as error:
             why, left, held = str(error), [], frozenset()
         if wish is not None:
@@ -194,7 +189,7 @@ class Takeover:
         if unclear := uses.unclear():
             yield f"{unclear} may have any GPU or slice of the node"
 
-    def _of_gpu(self, unit: GpuUnit, uses: OtherUses, told: _Told, *, takes: bool) -> Iterator[str]:
+    def _of_gpu(self, unit: GpuUnit, uses: OtherUses, *, takes: bool) -> Iterator[str]:
         """Remove what may go of a GPU, if it ``takes``; texts on what stays, and who has it."""
         if users := uses.of(*_names(unit)):
             yield f"{unit.name} whole: {users}"
@@ -206,12 +201,13 @@ class Takeover:
             yield f"{unit.name} is worked on"
             return
         session, now = self._hardware.session, self._clock.monotonic()
+        told: dict[int, tuple[str, str]] = {}
         try:
             for gi in self._slices.foreign(unit):
                 inside = list_compute_instances(session, unit.uuid, gi.id)
                 found = _Found(unit.uuid, gi, tuple(sorted(c.uuid for c in inside)))
                 why = self._why_kept(found, unit, uses)
-                told[unit.uuid, gi.id] = (found.uuids[0] if len(inside) == 1 else "", why)
+                told[gi.id] = (found.uuids[0] if len(inside) == 1 else "", why)
                 if not why and takes:
                     since = self._free[found] = self._before.get(found, now)
                     is_new = now - since < times.TAKEOVER_PAUSE_SECONDS
@@ -222,6 +218,9 @@ class Takeover:
             yield f"{unit.name}: {error}"
         finally:
             unit.lock.leave()
+        if told != unit.foreign:
+            unit.foreign = told
+            self._hardware.show_again(unit)
 
     def _why_kept(self, found: _Found, unit: GpuUnit, uses: OtherUses) -> str:
         """Reason why an instance has to stay; empty if there is none."""

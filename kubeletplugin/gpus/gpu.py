@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -179,6 +179,7 @@ class GpuUnit:
         layout: state that the node's mode asks for; None where slices are made for claims.
         conflict: reason why no slice is given out here: another program, or a pause.
         held: conflict of this GPU alone, which counts once ``Hardware.set_conflict`` is called.
+        foreign: by id of a GPU instance of others, the UUID of its MIG device and who has it.
         unhealthy: reason why no slice is made although the GPU answers; empty if one may be.
         released: text while this program has nothing of the GPU open: why, and what ends that.
         away: the GPU may have lost its instances since the last look: it was lost, or its driver
@@ -215,6 +216,7 @@ class GpuUnit:
         self.layout: DeclaredLayout | None = None
         self.conflict: Conflict | None = None
         self.held: Conflict | None = None
+        self.foreign: Mapping[int, tuple[str, str]] = {}
         self.unhealthy = ""
         self.released = ""
         self.away = True

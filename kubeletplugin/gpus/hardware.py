@@ -182,16 +182,10 @@ class Hardware:
             foremost = self._conflict()
         for unit in units:
             unit.conflict = foremost or unit.held
-            self._show_again(unit)
+            self.show_again(unit)
 
-    def set_foreign(self, foreign: Mapping[tuple[str, int], tuple[str, str]]) -> None:
-        """Publish who has foreign instances, as in ``GpuReader.foreign``. No GPU is asked."""
-        if foreign != self._reader.foreign:
-            self._reader.foreign = foreign
-            for unit in self.units():
-                self._show_again(unit)
-
-    def _show_again(self, unit: GpuUnit) -> None:
+    def show_again(self, unit: GpuUnit) -> None:
+        """Publish a GPU as it was last seen, with what is known of it beside. It is not asked."""
         with unit.lock.if_free() as free:
             if free:
                 self._reader.show_again(unit)

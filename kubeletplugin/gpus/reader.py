@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 
 from msgspec import structs
 
-from dra.gpu.geometry import Geometry
 from dra.gpu.inventory import (
     HARMFUL,
     Gpu,
@@ -53,8 +52,7 @@ class GpuReader:
     """Looks at GPUs.
 
     ``on_change``: called when the published state of a GPU has changed; the GPU's lock is held
-    then, unless the GPU is released or hangs. :attr:`foreign`: UUID of the MIG device in a foreign
-    instance, and words on who has it, by the GPU's UUID and the instance's id.
+    then, unless the GPU is released or hangs.
     """
 
     def __init__(
@@ -69,7 +67,6 @@ class GpuReader:
         self._journal = journal
         self._identity = identity
         self._on_change = on_change
-        self.foreign: Mapping[tuple[str, int], tuple[str, str]] = {}
         self._last: dict[str, _Found] = {}
 
     def poll(self, unit: GpuUnit) -> bool | None:
@@ -197,8 +194,6 @@ class GpuReader:
             self._last.pop(unit.uuid, None)
         entries = self._journal.of_gpu(unit.uuid)
         gpu = describe(unit, present, entries, owners=owners, failure=failure)
-        if self.foreign:
-            gpu = replace(gpu, instances=tuple(self._with_users(gpu, i) for i in gpu.instances))
         before, unit.seen = unit.seen, gpu
         if gpu == before:
             return
@@ -207,12 +202,6 @@ class GpuReader:
         ):
             _log.error("%s: %s", unit.name, gpu.unavailable)
         self._on_change()
-
-    def _with_users(self, gpu: Gpu, instance: Instance) -> Instance:
-        if instance.state is not InstanceState.FOREIGN or instance.gpu_instance_id is None:
-            return instance
-        uuid, users = self.foreign.get((gpu.uuid, instance.gpu_instance_id), ("", ""))
-        return structs.replace(instance, uuid=uuid, message=users)
 
 
 def followed(
@@ -282,7 +271,7 @@ def describe(
         mig_pending=card.mig_pending,
         geometry=unit.geometry,
         claims=tuple(dict.fromkeys(e.claim for e in entries if e.placement is None and not e.view)),
-        instances=_instances(present, entries, card.geometry, owners=owners, looked=looked),
+        instances=_instances(unit, present, entries, owners=owners, looked=looked),
         idle=tuple(
             IdleInstance(e.placement, e.claim.namespace, e.profile_id)
             for e in owners.values()
@@ -311,9 +300,9 @@ def _health(unit: GpuUnit, failure: str) -> GpuHealth | None:
 
 
 def _instances(
+    unit: GpuUnit,
     present: Iterable[GpuInstance],
     entries: Iterable[Entry],
-    geometry: Geometry | None,
     *,
     owners: Mapping[int, Entry],
     looked: bool,
@@ -330,6 +319,7 @@ def _instances(
                 del absent[sharer.key]
             instances += [_held(e, _present(e)) for e in (entry, *sharers)]
             continue
+        geometry, (uuid, users) = unit.card.geometry, unit.foreign.get(gi.id, ("", ""))
         profile = geometry.by_id(gi.profile_id) if geometry else None
         instances.append(
             Instance(
@@ -338,6 +328,8 @@ def _instances(
                 profile_id=gi.profile_id,
                 profile=profile.name if profile else "",
                 gpu_instance_id=gi.id,
+                uuid=uuid,
+                message=users,
             )
         )
     # Of a GPU that could not be looked at, what the journal says is the best that is known.
