@@ -24,7 +24,6 @@ from dra.common.resources import (
     PERSISTENT_VOLUMES,
     PODS,
     RESOURCE_CLAIMS,
-    STORAGE_CLASSES,
     Obj,
     Resource,
 )
@@ -34,8 +33,6 @@ from dra.pods.pods import read_pod
 from tests.controller.helpers.objects import DRIVER, allocated, claim, mignode, node, pod, versioned
 from tests.controller.helpers.volumes import volume, volume_claim
 from tests.dra.gpus import A100
-
-VOLUMES = (PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, STORAGE_CLASSES)
 
 
 class Session:

@@ -21,7 +21,6 @@ from tests.controller.helpers.objects import (
 )
 
 SMALL = IdleInstance(Placement(2, 1), "default", 19)
-HALF = IdleInstance(Placement(0, 4), "default", 9)
 
 
 def chosen(known: Cluster, *claims: Obj) -> tuple[str, list[str]]:

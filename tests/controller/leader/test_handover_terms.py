@@ -20,7 +20,6 @@ from tests.controller.helpers.objects import DRIVER
 from tests.controller.helpers.site import Site
 from tests.helpers.waiting import PATIENCE
 
-FENCE = f"{DRIVER}/fence"
 Send = Callable[[], Obj]
 
 

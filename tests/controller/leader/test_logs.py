@@ -9,7 +9,6 @@ from collections.abc import Iterator
 import pytest
 
 from dra.common.program import Format, configure
-from dra.kube.reflector import Change
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +43,3 @@ def test_a_line_for_machines_is_one_object(capsys: pytest.CaptureFixture[str]) -
         "empty": "",
     }
     assert "ValueError: invalid literal" in second["exception"]
-
-
-def node(name: str) -> Change:
-    return Change("added", None, {"metadata": {"name": name}})

@@ -28,7 +28,7 @@ BEST = [gpu(0, instances=(instance("1g.5gb", 6),)), gpu(1)]
 
 REFUSING = "GPU-node-a-0"
 
-FIRST, _ = times.GPU_FAILED
+FIRST = times.GPU_FAILED[0]
 
 
 def fails(

@@ -28,7 +28,6 @@ SMALL = [request("r", "mig-1g.5gb")]
 LARGE = [request("r", "mig-7g.40gb")]
 HUGE = "device.capacity['mig.dra.dev'].memory.compareTo(quantity('64Gi')) >= 0"
 TAINT = {"key": "maintenance", "value": "now", "effect": "NoSchedule"}
-SAME_GPU = [{"matchAttribute": "mig.dra.dev/parentUUID"}]
 
 Situation = Callable[[], Bench]
 
@@ -94,15 +93,6 @@ def taken_back() -> Bench:
     bench.serve("p", "c")
     assert bench.devices("c")
     bench.change_claim("c", allocation=None)
-    return bench
-
-
-def elsewhere() -> Bench:
-    """Another claim of the pod is on a node without room; the free node is of no use."""
-    bench = Bench("a", "b")
-    bench.serve("p", "other", *LARGE, nodeSelector={})
-    assert bench.node_of("other") == "a"
-    bench.delete_pod("p")
     return bench
 
 

@@ -7,8 +7,6 @@ import pytest
 from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.objects import FINALIZER, claim, gpu, instance, mignode, pod, request
 
-STATUS = "resourceclaims/status"
-
 
 def test_an_ended_claim_keeps_its_place_until_the_node_shows_no_slice_of_it() -> None:
     bench = Bench("node-a")

@@ -113,10 +113,6 @@ def test_what_is_known_of_states_is_bounded_and_no_other(monkeypatch: pytest.Mon
     assert kept[1] < kept[0] / 3
 
 
-PARTS = {"1g.5gb": 60, "1g.10gb": 60, "2g.10gb": 60}
-"""Requests by profile; nobody asks for a whole GPU."""
-
-
 def test_policies_choose_the_gpu_their_names_promise() -> None:
     gpus = [usage((19, 6, 1)), EMPTY, usage((9, 4, 4))]
     assert choose(best_fit, gpus, "2g.10gb")[0] == 2

@@ -32,7 +32,6 @@ CAPACITIES = {
     *("memory", "multiprocessors", "copyEngines", "decoders"),
     *("encoders", "jpegEngines", "ofaEngines"),
 }
-OWN = "device.attributes['gpu.nvidia.com']"
 H100 = {
     "1g10gb-19": ("9984Mi", "16", "1", "1", "1", "0", [0, 1, 2, 3, 4, 5, 6]),
     "1g10gb-me-20": ("9984Mi", "16", "1", "1", "1", "1", [0, 1, 2, 3, 4, 5, 6]),

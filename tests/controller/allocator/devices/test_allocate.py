@@ -29,8 +29,6 @@ from tests.controller.helpers.objects import (
     with_gpus,
 )
 
-SAME_GPU = [{"matchAttribute": "mig.dra.dev/parentUUID"}]
-
 
 def test_a_whole_gpu_is_allocated_where_mig_is_off_and_only_once() -> None:
     known = cluster("node-a")
@@ -43,9 +41,6 @@ def test_a_whole_gpu_is_allocated_where_mig_is_off_and_only_once() -> None:
 
 
 # -- ``firstAvailable``: the first alternative that fits somewhere is taken
-
-
-BIG_OR_SMALL = first_available("r", ("big", "mig-3g.20gb", {}), ("small", "mig-1g.5gb", {}))
 
 
 def test_the_allocation_names_the_subrequest_and_carries_what_belongs_to_it() -> None:

@@ -21,8 +21,6 @@ from tests.controller.helpers.objects import (
     versioned,
 )
 
-SHARE = "gpu-share.dra.dev"
-
 
 def strategy(name: str, *requests: str, kind: str = "MigDeviceConfig") -> Obj:
     parameters = {"apiVersion": f"{DRIVER}/v1alpha1", "kind": kind, "sharing": {"strategy": name}}

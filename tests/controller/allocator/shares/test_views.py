@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dra.common.resources import Obj
 from tests.controller.helpers.bench import Bench
-from tests.controller.helpers.deciding import decide
 from tests.controller.helpers.objects import (
     FINALIZER,
     claim,
@@ -15,7 +13,6 @@ from tests.controller.helpers.objects import (
     node,
     pod,
     request,
-    with_gpus,
 )
 
 EVERY = request("look", "gpu.dra.dev", adminAccess=True, allocationMode="All")
@@ -76,12 +73,3 @@ def test_a_pod_that_would_look_and_hold_is_told_to_be_two() -> None:
     assert not bench.devices("c")
     assert "use two pods" in bench.recorder.events[-1][3]
     assert bench.recorder.events[-1][:3] == ("ResourceClaim", "view", "UnsupportedRequest")
-
-
-def looked_at(*requests: Obj) -> dict[str, list[str]]:
-    """GPUs by request, of a node with two."""
-    found = decide(with_gpus(gpu(0), gpu(1)), claim("view", *requests))
-    views: dict[str, list[str]] = {}
-    for pick in found.picks if found is not None else ():
-        views.setdefault(pick.request, []).append(pick.gpu)
-    return views
