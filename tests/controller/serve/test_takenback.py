@@ -6,6 +6,20 @@ from tests.controller.helpers.bench import Bench
 from tests.controller.helpers.objects import claim, pod, versioned
 
 
+def test_all_claims_of_a_pod_move_when_one_is_taken_back() -> None:
+    bench = Bench("node-a", "node-b")
+    for name in ("one", "two"):
+        bench.claim(claim(name))
+    bench.pod(pod("p", "one", "two"))
+    bench.run()
+    assert bench.node_of("one") == bench.node_of("two") == "node-a"
+    bench.change_claim("one", allocation=None)
+    bench.run()
+    assert bench.node_of("one") == bench.node_of("two") == "node-b"
+    assert "AllocationTakenBack" in bench.recorder.reasons("one")
+    assert "AllocationTakenBack" not in bench.recorder.reasons("two")
+
+
 def test_a_claim_that_somebody_uses_does_not_move() -> None:
     bench = Bench("node-a", "node-b")
     for name in ("one", "two"):

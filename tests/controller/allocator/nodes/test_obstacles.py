@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from dra.claims.reasons import Reason
 from dra.common.resources import Obj
 from tests.controller.helpers.deciding import decide, why
 from tests.controller.helpers.objects import claim, cluster, gpu, instance, mignode, node, request
@@ -36,6 +37,16 @@ def test_a_pod_that_names_its_node_itself_gets_nothing_where_that_is_barred_to_i
     assert decide(known, claim("c"), nodeName="node-b", tolerations=all_of_them) is not None
     other = {"key": "y", "operator": "Exists"}
     assert decide(known, claim("c"), nodeName="node-b", tolerations=[other]) is None
+
+
+def test_more_than_one_gpu_can_hold_is_told_as_never_where_one_is_to_give_all() -> None:
+    known = cluster("node-a")
+    known.set_mignode(mignode("node-a", gpu(0), gpu(1)))
+    same = [{"matchAttribute": "mig.dra.dev/parentUUID"}]
+    found = why(known, claim("c", request("a", "mig-4g.20gb", count=2), constraints=same))
+    assert found.reason is Reason.UNSUPPORTED
+    assert "2 x 4g.20gb can never be served: one GPU is to give all, and none has" in found.message
+    assert found.message.endswith("in several claims")
 
 
 def test_of_many_nodes_a_few_are_told_gpu_by_gpu_and_the_others_in_short() -> None:

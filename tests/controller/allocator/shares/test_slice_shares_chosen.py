@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from dra.allocator.allocate import Allocator
+from dra.gangs.planning import memory_in_use
 from tests.controller.allocator.shares.sliceshares import (
     PART,
     asking,
@@ -16,7 +18,7 @@ from tests.controller.allocator.shares.sliceshares import (
     shared,
 )
 from tests.controller.allocator.shares.test_shares import place
-from tests.controller.helpers.deciding import decide, devices
+from tests.controller.helpers.deciding import decide, devices, plan, problem
 from tests.controller.helpers.objects import (
     allocated,
     claim,
@@ -66,6 +68,17 @@ def test_a_slice_that_goes_or_is_broken_is_not_joined(instances: list[Any], *, j
     known.set_claim(versioned(allocated(given, "node-a", PART)))
     (found,) = devices(decide(known, claim("a", asking())))
     assert (found == PART) is joins
+
+
+def test_a_slice_for_a_share_is_held_back_where_the_fewest_have_to_end() -> None:
+    known = with_gpus(shared(0, 2))
+    for device in ("3g20gb-9-4", "1g5gb-19-0", "1g5gb-19-1"):
+        given(known, device, f"gpu-0-mig-{device}")
+    found = problem(known, claim("a", asking("15Gi")))
+    planned = plan(found, Allocator(known.fleet, known.hosts))
+    assert planned is not None
+    assert memory_in_use(planned, known.fleet) == 2
+    assert [p.device for p in planned.picks] == ["gpu-0-mig-3g20gb-9-0-share"]
 
 
 def test_the_next_leader_counts_the_same_with_and_without_consumed_capacity() -> None:
