@@ -45,18 +45,13 @@ class ClusterSource:
 
         ``leaderless``: no controller leads, so that nobody tells why new pods wait.
         """
-        found = self._content.since(since)
         if time.monotonic() >= self._asked + _LEADER_SECONDS:
             self._asked = time.monotonic()
             with suppress(KubeError):
                 self._leaderless = not find_leader(self._session, self._mirrors.listed)[0]
-        hidden = self._mirrors.hidden()
-        return {
-            **found,
-            "hidden": hidden,
-            "leaderless": self._leaderless,
-            **self._mirrors.troubles(),
-        }
+        # Content comes last: what is told to be loaded is in it.
+        told = {"hidden": self._mirrors.hidden(), **self._mirrors.troubles()}
+        return {**told, "leaderless": self._leaderless, **self._content.since(since)}
 
     def why(self, pod: ObjectKey) -> Mapping[str, Any] | None:
         """Explanation of a pod; they are made one after the other. Raises SandboxError."""
