@@ -116,3 +116,25 @@ def test_a_class_of_which_it_takes_too_much_to_find_out_whose_it_is_gets_nothing
         "of other drivers too: it takes more than 0.25 s; begin its selector with "
         f"device.driver == '{DRIVER}' &&, or write it simpler"
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("mig-1g5gb", "mig-1g.5gb"),
+        ("1g.5gb", "mig-1g.5gb"),
+        ("mig-1g.5gb-me", "mig-1g.5gb.me"),
+        ("mig-1g.5gb+me", "mig-1g.5gb.me"),
+        ("mig-1g.6gb", "mig-1g.5gb"),
+        ("mig-3g.40gb", "mig-3g.20gb"),
+    ],
+)
+def test_a_class_called_like_a_generated_one_is_missed_and_the_nearest_named(
+    name: str, nearest: str
+) -> None:
+    found = refused(claim("c", request("r", name)))
+    assert found.reason is Reason.NO_SUCH_CLASS
+    assert found.message == (
+        f"DeviceClass {name!r} does not exist; did you mean {nearest!r}? kubectl get "
+        "deviceclasses lists all"
+    )
