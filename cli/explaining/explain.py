@@ -118,7 +118,7 @@ class Explainer:
             elsewhere = finding(Why.NOT_THERE, f"{text}does not fit: {misfit.message}")
         verdict = Verdict(*find_seated(pod, seats, self._facts, told, elsewhere=elsewhere))
         held = {seat.claim.key for seat in seats if seat.slot and seat.slot.profile}
-        if missed := self._judge.near_miss(held):
+        if missed := self._judge.near_miss(self._judge.wants(held)):
             return verdict.plus(finding(Reason.NEAR_MISS, missed))
         return verdict
 
@@ -230,7 +230,7 @@ class Explainer:
             if unreported := self._judge.unreported(problem.pod, found.nodes):
                 text = f"{named(unreported)}: the pod may go there, and no plugin reports GPUs"
                 findings = (finding(Why.NO_MIGNODE, text), *findings)
-            if missed := self._judge.missed_by(e for want in wants for e in want.expressions):
+            if missed := self._judge.near_miss(wants):
                 findings = (*findings, finding(Reason.NEAR_MISS, missed))
         return Verdict(Progress.WAITING, findings, found.nodes, wanted)
 

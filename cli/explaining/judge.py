@@ -21,6 +21,7 @@ from dra.claims.claims import Claim
 from dra.claims.nearmisses import find_near_miss
 from dra.claims.reader import KnownClaim, ReadClaims, Reader, read_claims
 from dra.claims.reasons import Obstacle, Reason
+from dra.claims.wants import ClaimWants, Want
 from dra.common.resources import ObjectKey
 from dra.gangs.decision import (
     Count,
@@ -108,15 +109,15 @@ class Judge:
         absent = (n for n in nodes if self._facts.site.node(n.name) is None)
         return [node.name for node in absent if find_deselection(pod.needs, node) is None]
 
-    def near_miss(self, claims: Iterable[ObjectKey]) -> str:
-        """Profiles that the selectors of claims miss by little, in words; empty if none."""
-        read = (self.reader.expressions(self._facts.claims[key].claim) for key in claims)
-        return self.missed_by(e for each in read for texts in each for e in texts)
+    def wants(self, claims: Iterable[ObjectKey]) -> Iterator[Want]:
+        """Wants of the claims that can be read, allocated ones too."""
+        for found in (self.reader.read(self._facts.claims[key].claim) for key in claims):
+            yield from found.wants if isinstance(found, ClaimWants) else ()
 
-    def missed_by(self, expressions: Iterable[str]) -> str:
-        """Profiles of this cluster's GPUs that selectors miss by little; empty if none."""
+    def near_miss(self, wants: Iterable[Want]) -> str:
+        """Profiles of this cluster's GPUs that wants miss by little, in words; empty if none."""
         geometries = (view.gpu.geometry for view in self._facts.site.gpus)
-        return find_near_miss(expressions, dict.fromkeys(filter(None, geometries)))
+        return find_near_miss(wants, dict.fromkeys(filter(None, geometries)))
 
     def preemption(self, problem: Problem) -> Preemption | None:
         """Pods that have to end for ``problem``, which fits nowhere; None if that is no help."""

@@ -41,7 +41,6 @@ from dra.claims.requests import requested_settings
 from dra.claims.wants import Want
 from dra.common.resources import DEVICE_CLASSES
 from dra.gpu.inventory import Inventory
-from dra.gpu.shares import NO_ASK
 
 _VERSIONS = re.compile(r"driverVersion|cudaDriverVersion")
 """Attributes of nodes, not of products."""
@@ -121,13 +120,12 @@ class Manifests:
     def unmatched(self, document: Document, at: Path, choices: Sequence[Want]) -> Iterator[Remark]:
         """Finding about a request whose selectors select no device of any product, or miss one.
 
-        ``choices``: its alternatives. Memory of a share is a need, and misses no profile.
+        ``choices``: its alternatives.
         """
         reasons = [self._unmatched(want.expressions) for want in choices]
         if not all(reasons):
             geometries = [gpu.geometry for gpu in self._gpus.gpus if gpu.geometry]
-            alone = [want.expressions for want in choices if want.ask == NO_ASK]
-            reasons = [each for c in alone if (each := find_near_miss(c, geometries))]
+            reasons = [each for want in choices if (each := find_near_miss([want], geometries))]
         if reasons:
             yield document.remark(Level.WARNING, at, reasons[0])
 

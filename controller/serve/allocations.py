@@ -243,7 +243,7 @@ def _tell_near_miss(world: World, write: AllocationWrite) -> None:
     chosen = (w for each in write.wants.choices for w in each if w.request in picked)
     gpus = world.cluster.fleet.gpus_of(write.decision.node)
     geometries = dict.fromkeys(gpu.geometry for gpu in gpus if gpu.geometry is not None)
-    text = find_near_miss((e for want in chosen for e in want.expressions), geometries)
+    text = find_near_miss(chosen, geometries)
     if known is not None and text:
         world.reporter.on_claim(known, Obstacle(Reason.NEAR_MISS, text), warning=False)
 

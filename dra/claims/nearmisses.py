@@ -8,9 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
+from dra.claims.wants import Want
 from dra.common.quantity import QuantityError, parse_quantity
 from dra.gpu.geometry import Geometry, Profile
 from dra.gpu.names import nominal_gigabytes
+from dra.gpu.shares import NO_ASK
 
 _AMOUNT = re.compile(r"quantity\(\s*['\"]([^'\"]{1,32})['\"]\s*\)")
 _MEBI = 1 << 20
@@ -18,12 +20,13 @@ _BY = 1.1
 """Share of its memory by which a profile may be missed."""
 
 
-def find_near_miss(expressions: Iterable[str], geometries: Iterable[Geometry]) -> str:
-    """Words on an amount in ``expressions`` that misses a profile by less than a tenth.
+def find_near_miss(wants: Iterable[Want], geometries: Iterable[Geometry]) -> str:
+    """Words on an amount in selectors of ``wants`` that misses a profile by less than a tenth.
 
-    Empty without one. The amounts alone are read, not what the selectors do with them.
+    Empty without one. The amounts alone are read, not what the selectors do with them. The memory
+    of a share is selected by what is to be left for it, and misses no profile.
     """
-    amounts = {*_amounts(expressions)}
+    amounts = {*_amounts(e for want in wants if want.ask == NO_ASK for e in want.expressions)}
     for geometry in geometries if amounts else ():
         profiles = [p for p in geometry.profiles if p.placements]
         for text, mib in sorted(amounts):

@@ -48,3 +48,10 @@ def test_namespaces_share_a_slice_only_where_the_class_lets_them() -> None:
 def test_who_has_a_share_of_the_same_slice_is_not_in_the_way(device: str, *, blocked: bool) -> None:
     node = inventory("node-a", shared(instances=(instance("1g.5gb", 0, uid="other"),)))
     assert bool(find_blocker(device, "uid", node)) is blocked
+
+
+def test_memory_of_a_share_misses_no_profile_by_little() -> None:
+    """1g.5gb has 4,864 Mi; a whole slice for 5000Mi would be told of it."""
+    on = bench(shared(0, 4))
+    place(on, "a", asking("5000Mi"))
+    assert on.recorder.reasons("a") == []
