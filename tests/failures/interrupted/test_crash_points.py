@@ -1,4 +1,4 @@
-"""The process is killed after every single step, and a new one makes everything agree."""
+"""The process is killed after steps of every operation, and a new one makes everything agree."""
 
 from __future__ import annotations
 
