@@ -18,10 +18,7 @@ from tests.cluster.harness.workload import SLEEPING
 
 def test_selectors_with_what_kubernetes_adds_to_cel_are_bound(serve: Serve) -> None:
     expressions = [
-        (
-            "device.attributes['mig.dra.dev'].transformMap(k, v, k == 'profile', v)"
-            " == {'profile': '2g.10gb'}"
-        ),
+        "device.attributes['mig.dra.dev'].exists(k, v, k == 'profile' && v == '2g.10gb')",
         "[2, 1].sortBy(n, n)[0] == 1 && 1 < 1.5",
     ]
     selectors = [{"cel": {"expression": expression}} for expression in expressions]
