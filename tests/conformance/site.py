@@ -149,7 +149,7 @@ class Site:
         return name
 
     def health(self, name: str) -> set[str]:
-        """What kubelet tells of the health of the devices of a pod's first container."""
+        """Health of the devices of a pod's first container, as kubelet tells it."""
         (status, *_) = self.pod(name)["status"]["containerStatuses"]
         told = status.get("allocatedResourcesStatus", [])
         return {each["health"] for claim in told for each in claim["resources"]}
@@ -237,7 +237,7 @@ class Site:
         return found
 
     def events(self, name: str, reason: str, words: str = "") -> bool:
-        """Whether a pod was told of something, and not one of the same name before it."""
+        """True if a pod was told of something, and not one of the same name before it."""
         uid = self.pod(name)["metadata"]["uid"]
         found = self.api.list("Event", namespace=NAMESPACE)
         told = (e for e in found if (e["reason"], e["involvedObject"].get("uid")) == (reason, uid))

@@ -1,4 +1,4 @@
-"""What a DRA driver owes pods with claims, kube-scheduler and kubelet's calls.
+"""Duties of a DRA driver to pods with claims, kube-scheduler and kubelet's calls.
 
 Sources and latencies as in test_plugin.py.
 """

@@ -1,4 +1,4 @@
-"""What a DRA driver's plugin owes kubelet: registration, slices, restarts, updates.
+"""Duties of a DRA driver's plugin to kubelet: registration, slices, restarts, updates.
 
 Sources are files of Kubernetes 1.36 and its enhancement proposals (KEPs). Latencies are reported,
 not asserted; each scenario has a limit of time.

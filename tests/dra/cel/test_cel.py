@@ -123,7 +123,7 @@ UNSUPPORTED = [
     ("{'a': 1}.transformMap(k, v, v + 1) == {'a': 2}", "no transformMap, transformMapEntry"),
     ("['x'].transformMapEntry(i, v, {v: i}) == {'x': 0}", "no transformMap, transformMapEntry"),
 ]
-"""What Kubernetes has and we have not: said at run time."""
+"""Functions that Kubernetes alone has: refused at run time."""
 
 
 @pytest.mark.parametrize("expression", [*SELECTED, *LIBRARIES, *COSTLY])

@@ -47,7 +47,7 @@ LACKING = [
     (f"{OWN}.profile.includes('1g.5gb')", "includes"),
     ("type(1) == net.IP", "net.IP"),
 ]
-"""What Kubernetes has and we have not: refused before it is evaluated."""
+"""Functions that Kubernetes alone has: refused before they are evaluated."""
 
 
 @pytest.mark.parametrize(("expression", "name"), LACKING)

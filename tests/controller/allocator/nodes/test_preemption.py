@@ -57,7 +57,7 @@ CHOICES: dict[str, tuple[Others, Obj, str]] = {
         "b",
     ),
 }
-"""What is on nodes, what is asked for, and the node that gets it, empty for none."""
+"""Pods on nodes, what is asked for, and the node that gets it, empty for none."""
 
 
 @pytest.mark.parametrize("name", CHOICES)

@@ -125,15 +125,3 @@ def test_mig_mode_is_tried_again_until_no_monitor_has_the_gpu_open(
         rig.start(ready=False)
     wait_for("the mode", lambda: reasons(rig) == [""])
     rig.prepared(rig.claim("gpu-0-mig-1g10gb-19-0"))
-
-
-def test_an_exclusive_compute_mode_is_left_alone_unless_asked_for(
-    make_rig: Callable[..., Rig],
-) -> None:
-    rig = make_rig(GpuSpec(A100, mig=False))
-    rig.machine.disturb(0, compute_mode=3)
-    rig.start()
-    assert reasons(rig) == ["ComputeModeRestricted"]
-    assert "cannot be used: its compute mode is ExclusiveProcess" in rig.refused(rig.claim("gpu-0"))
-    assert rig.mutations() == []
-    assert f"nvidia-smi -i {rig.machine.gpu(0).uuid} -c 0" in str(rig.mignode())
