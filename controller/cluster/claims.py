@@ -197,8 +197,11 @@ def _version(obj: Obj) -> str:
     return str(obj["metadata"].get("resourceVersion") or "")
 
 
-MOST_UNNAMED = 256
-"""Claims of a namespace that are kept though no pod names them: 2.4 KiB each."""
+MOST_UNNAMED = 1024
+"""Claims of a namespace that are kept though no pod names them: 2.4 KiB each.
+
+Each claim beyond these takes a request of its own once a pod names it.
+"""
 
 _log = logging.getLogger(__name__)
 

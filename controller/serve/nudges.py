@@ -139,7 +139,7 @@ def _occasions(world: World, pod: Pod) -> tuple[frozenset[str], tuple[float, ...
             if since[:_SECOND] <= inventory.resumed[:_SECOND]:
                 found.append(inventory.resumed)
             asked = was_asked_for(known.obj, driver=driver)
-            if not asked or len(known.claim.reserved_for) > 1:
+            if pod.taken and (not asked or len(known.claim.reserved_for) > 1):
                 unasked = times.PREPARE_UNASKED
         elif _is_blocked(failure, devices, inventory):
             world.cluster.claim_index.record(ref).blocked_at = failure.time

@@ -208,7 +208,9 @@ class Pod:
     have the same claim under several names. ``volume_claims``: its PersistentVolumeClaims, each
     with True if it belongs to the pod. ``nominated``: the node on which kube-scheduler makes room
     for it. ``template``: equal for pods of one owner. ``unread``: why the pod is not served; empty
-    if it is. ``started``: a container of it, such as an init container, has run.
+    if it is. ``started``: a container of it, such as an init container, has run. ``taken``: it is
+    pending and kubelet has seen it, which kubelet tells before it asks for claims (``startTime``;
+    pkg/kubelet/kubelet.go, ``SyncPod``).
     """
 
     key: ObjectKey
@@ -230,6 +232,7 @@ class Pod:
     unread: str = ""
     scheduler: str = DEFAULT_SCHEDULER
     started: bool = False
+    taken: bool = False
 
     @property
     def live(self) -> bool:
@@ -280,6 +283,7 @@ def read_pod(obj: Obj, needs: Callable[[Obj], PodNeeds] = read_needs) -> Pod:
         unread=spec.get(UNREAD) or "",
         scheduler=sys.intern(spec.get("schedulerName") or DEFAULT_SCHEDULER),
         started=at(obj, "status", "started", default=False),
+        taken=at(obj, "status", "taken", default=False),
     )
 
 

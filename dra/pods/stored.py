@@ -174,6 +174,7 @@ class _Status(Part):
     nominated_node_name: str | None = None
     resource_claim_statuses: list[_MadeClaim] | None = None
     conditions: list[_Condition] | None = None
+    start_time: str | None = None
 
 
 @decodable
@@ -356,6 +357,7 @@ def _status(status: _Status) -> Obj:
             "resourceClaimStatuses": made or None,
             "conditions": own or None,
             "started": _has_run(status) or None,
+            "taken": (status.phase == "Pending" and status.start_time is not None) or None,
         }
     )
 

@@ -34,16 +34,24 @@ SECOND = "2026-01-01T00:20:00.000001Z"
 DEVICE = "gpu-0-mig-2g10gb-14-0"
 
 
-def bound(*, asked: bool = True, pods: int = 1, phase: str = "Pending", **spec: Any) -> Bench:
+def bound(
+    *, asked: bool = True, pods: int = 1, phase: str = "Pending", taken: bool = True, **spec: Any
+) -> Bench:
     """A pod bound to node-a, whose claim has 2g.10gb at 0 of its GPU.
 
-    ``asked``: the claim's status says so. ``pods``: so many have reserved the claim.
+    ``asked``: the claim's status says so. ``pods``: so many have reserved the claim. ``taken``:
+    kubelet has seen the pod.
     """
     bench = Bench("node-a", "node-b")
     bench.claim(shown(reason="Prepared" if asked else "", pods=pods))
-    bench.pod({**pod("p", "c", nodeName="node-a", **spec), "status": {"phase": phase}})
+    bench.pod(stored_pod(phase, taken=taken, **spec))
     bench.run()
     return bench
+
+
+def stored_pod(phase: str, *, taken: bool, **spec: Any) -> Obj:
+    status = {"phase": phase} | ({"startTime": "2026-01-01T00:00:00Z"} if taken else {})
+    return Stored(PODS)({**pod("p", "c", nodeName="node-a", **spec), "status": status})
 
 
 def shown(*, reason: str, device: str = DEVICE, pods: int = 1) -> Obj:
@@ -135,8 +143,9 @@ def test_what_a_killed_plugin_left_is_asked_for_when_it_is_back() -> None:
         ({"asked": True, "pods": 2}, times.PREPARE_UNASKED),
         ({"asked": True}, []),
         ({"asked": False, "phase": "Running"}, []),
+        ({"asked": False, "taken": False}, []),
     ],
-    ids=["nothing told", "another pod's", "asked", "runs"],
+    ids=["nothing told", "another pod's", "asked", "runs", "no kubelet"],
 )
 def test_kubelet_asks_again_a_few_times_while_nothing_tells_that_it_has(
     bench: dict[str, Any], moments: Sequence[float]
@@ -147,6 +156,17 @@ def test_kubelet_asks_again_a_few_times_while_nothing_tells_that_it_has(
         site.run(seconds=0.1)
         told += [tick / 10] * (marks(site) - len(told))
     assert told == pytest.approx(moments, abs=0.11)
+
+
+def test_the_time_begins_when_kubelet_has_seen_the_pod() -> None:
+    bench = bound(asked=False, taken=False)
+    bench.run(seconds=600)
+    bench.pod(stored_pod("Pending", taken=True))
+    bench.run()
+    bench.run(seconds=times.PREPARE_UNASKED[0] - 0.1)
+    assert marks(bench) == 0
+    bench.run(seconds=0.1)
+    assert marks(bench) == 1
 
 
 @pytest.mark.parametrize(
