@@ -113,7 +113,7 @@ def _ending(pod: Pod, told: Sequence[Told]) -> Finding:
         waits = f"its finalizers {', '.join(finalizers)}"
     said = next((t for t in told if t.source == "kubelet"), None)
     event = f"; an event of kubelet says: {said.reason}: {said.message}" if said else ""
-    since = f"it is being deleted, and is to be gone by {metadata['deletionTimestamp']}"
+    since = f"it is being deleted, with grace until {metadata['deletionTimestamp']}"
     return finding(Why.ENDING, f"{since}; it waits for {waits}{event}")
 
 
