@@ -185,11 +185,9 @@ def test_a_plugin_that_starts_on_a_drained_node_does_not_open_the_driver(rig: Ri
     wait_released(rig, 0, 1)
     rig.stop()
     rig.start(ready=False)
-    wait_for("the reason", lambda: rig.daemon is not None and rig.daemon.common.readiness.reason)
-    assert "released" in rig.refused(rig.claim(FIRST))
+    wait_for("the reason", lambda: "released" in rig.refused(rig.claim(FIRST)))
     assert held(rig) == []
-    wait_for("the MigNode", rig.published)
-    assert reasons(rig) == [RELEASED, RELEASED]
+    wait_for("the MigNode", lambda: reasons(rig) == [RELEASED, RELEASED])
     rig.machine.reload_driver()
     resume(rig)
     wait_released(rig)
