@@ -383,7 +383,9 @@ class Cluster:
             self.claim_index.remove(key)
 
     def _is_unnamed(self, key: ObjectKey, claim: Claim) -> bool:
-        if claim.allocation is not None or claim.deleting or claim.reserved_for:
+        if claim.allocation is not None or claim.reserved_for:
+            return False
+        if claim.deleting and self.finalizer in claim.finalizers:
             return False
         record = self.claim_index.records.get(claim.ref.uid)
         return not (self.pod_index.of_claim(key) or (record is not None and record.writing))

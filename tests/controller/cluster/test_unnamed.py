@@ -56,6 +56,18 @@ def test_of_claims_that_no_pod_names_few_are_kept_of_each_namespace() -> None:
     assert ("default", "next") in mirrored.cluster.claims, "what is gone counts no more"
 
 
+def test_claims_that_only_others_keep_from_ending_are_no_exception() -> None:
+    mirrored = Mirrored()
+    for n in range(MANY):
+        ending = claim(f"c{n}")
+        ending["metadata"] |= {
+            "deletionTimestamp": "2026-01-01T00:00:00Z",
+            "finalizers": ["tenant.example.com/keep"],
+        }
+        mirrored.see(ending)
+    assert mirrored.kept == MOST_UNNAMED
+
+
 def test_what_holds_something_is_named_or_is_to_end_is_kept() -> None:
     mirrored = Mirrored()
     mirrored.cluster.set_pod(versioned(pod("p", "named")))
