@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from typing import Any
 
@@ -13,12 +14,16 @@ from api.kubelet.dra_health.v1 import api_pb2_grpc as health_v1_grpc
 from dra.common.resources import Obj, at
 from hack.cluster.api import Api
 from hack.cluster.kubelet import KubeletNode
+from sim.nvml.faults import Fault
+from sim.nvml.machine import Machine
 from sim.processes import Process, wait_for
 from tests.cluster.harness.daemons import DRIVER, Driver, registrations
 from tests.cluster.harness.workload import Workload
 
 OTHER = "gpu.other.example.com"
 ALL = {"Healthy"}
+SOON = 0.5
+"""A plugin that sends what it does not know yet has sent it by then; seconds."""
 
 
 def waits(plugin: Process) -> int:
@@ -46,13 +51,15 @@ def health(running: Obj) -> set[str]:
     }
 
 
-def first_list(kubelet: KubeletNode) -> list[str]:
-    """Devices on the first list of health that a plugin sends: its newest socket's."""
+def first_list(kubelet: KubeletNode, machine: Machine) -> list[str]:
+    """Devices on the first list of health that a plugin sends, whose driver comes up only now."""
     folder = kubelet.kubelet_root / "plugins" / DRIVER
     newest = max(folder.glob("*.sock"), key=lambda path: path.stat().st_ctime_ns)
     with grpc.insecure_channel(f"unix:{newest}") as channel:
         stub = health_v1_grpc.DRAResourceHealthStub(channel)
         lists = stub.NodeWatchResources(health_v1.NodeWatchResourcesRequest(), timeout=60)
+        time.sleep(SOON)
+        machine.clear_faults()
         return [each.device.device_name for each in next(lists).devices]
 
 
@@ -68,11 +75,13 @@ def test_the_first_list_of_health_after_a_rolling_update_is_whole(
     workload.run("held", claims=claims, **where)
     healthy = partial(wait_for, "healthy device", lambda: health(api.get("Pod", "held")) == ALL)
     healthy()
-    before = first_list(kubelet)
+    machine = Machine(driver.hardware[kubelet.name].state)
+    before = first_list(kubelet, machine)
     assert len(before) == 1
     for begins, ends in ((second, usual), (usual, second)):
+        machine.inject(Fault(function="nvmlInit*", action="hang", times=0))
         take_over(begins, ends)
-        assert first_list(kubelet) == before
+        assert first_list(kubelet, machine) == before
         healthy(context=begins.tail)
 
 
