@@ -191,7 +191,7 @@ POD_HINDERED_AGAIN = (30.0, 300.0)
 
 # -- Kubelet cannot start its pod
 
-# Kubelet should have asked for the claims of a bound pod: many times what an idle node takes.
+# Kubelet should have asked for the claims of a pod that it has seen: many times what it takes.
 PREPARE_UNASKED = (3.0, 30.0)
 
 # Kubelet is told once more to prepare the claims of a pod.
