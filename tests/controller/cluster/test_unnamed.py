@@ -68,6 +68,17 @@ def test_claims_that_only_others_keep_from_ending_are_no_exception() -> None:
     assert mirrored.kept == MOST_UNNAMED
 
 
+def test_claims_whose_pods_are_gone_are_no_exception() -> None:
+    mirrored = Mirrored()
+    for n in range(MANY):
+        mirrored.cluster.set_pod(versioned(pod(f"p{n}", f"c{n}")))
+        mirrored.see(claim(f"c{n}"))
+    assert mirrored.kept == MANY
+    for n in range(MANY):
+        mirrored.cluster.remove_pod(("default", f"p{n}"))
+    assert mirrored.kept == MOST_UNNAMED
+
+
 def test_what_holds_something_is_named_or_is_to_end_is_kept() -> None:
     mirrored = Mirrored()
     mirrored.cluster.set_pod(versioned(pod("p", "named")))
