@@ -131,15 +131,15 @@ def _occasions(world: World, pod: Pod) -> tuple[frozenset[str], tuple[float, ...
         if allocation is None or allocation.node != pod.node:
             continue
         devices = [d.device for d in allocation.of_driver(driver)]
-        if not devices:
-            continue
         failure = failed.get(ref.uid)
+        if not devices or (failure is None and not pod.taken):  # kubelet has not asked for it
+            continue
         if failure is None:
             since = at(known.obj, "status", "allocation", "allocationTimestamp", default="")
             if since[:_SECOND] <= inventory.resumed[:_SECOND]:
                 found.append(inventory.resumed)
             asked = was_asked_for(known.obj, driver=driver)
-            if pod.taken and (not asked or len(known.claim.reserved_for) > 1):
+            if not asked or len(known.claim.reserved_for) > 1:
                 unasked = times.PREPARE_UNASKED
         elif _is_blocked(failure, devices, inventory):
             world.cluster.claim_index.record(ref).blocked_at = failure.time

@@ -169,6 +169,21 @@ def test_the_time_begins_when_kubelet_has_seen_the_pod() -> None:
     assert marks(bench) == 1
 
 
+def test_a_plugin_that_is_back_was_not_asked_for_pods_that_kubelet_has_not_seen() -> None:
+    bench = bound(taken=False)
+    tells(bench, resumed=FIRST)
+    assert marks(bench) == 0
+    bench.pod(stored_pod("Pending", taken=True))
+    bench.run()
+    assert (marks(bench), mark(bench)) == (1, FIRST)
+
+
+def test_a_failure_tells_that_kubelet_has_seen_the_pod() -> None:
+    bench = bound(taken=False)
+    tells(bench, failed=FIRST, passing=True)
+    assert (marks(bench), mark(bench)) == (1, FIRST)
+
+
 @pytest.mark.parametrize(
     ("told", "number"),
     [
