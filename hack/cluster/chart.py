@@ -46,6 +46,11 @@ def render(values: Obj | None = None, *, namespace: str = NAMESPACE) -> list[Obj
     ]
 
 
+def kubelet_rights(values: Obj | None = None) -> list[Obj]:
+    """The chart's objects that let kubelets read claims."""
+    return [each for each in render(values) if each["metadata"]["name"].endswith("-kubelet")]
+
+
 def version() -> str:
     """The chart's appVersion: the tag of the images where none is set."""
     found: Obj = yaml.safe_load((CHART / "Chart.yaml").read_text())

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hack.cluster.binaries import Binaries
-from hack.cluster.chart import render
+from hack.cluster.chart import kubelet_rights
 from hack.cluster.installation import apply
 from sim.processes import wait_for
 from tests.cluster.harness.nodesite import NodeSite, running_node
@@ -29,9 +29,8 @@ def test_each_pod_of_a_burst_gets_its_slice_at_the_first_call(
 ) -> None:
     with running_node(binaries, root / NAME, name=NAME, gpus=("A100-SXM4-40GB",) * GPUS) as site:
         api, work = site.api, site.workload
-        for each in render({}):
-            if each["metadata"]["name"].endswith("-kubelet"):
-                apply(api, each)
+        for each in kubelet_rights():
+            apply(api, each)
         wait_for("class", lambda: api.find("DeviceClass", "mig-1g.5gb"))
         one = work.template("one", device_class="mig-1g.5gb")
         names = [f"pod-{n}" for n in range(SLICES)]

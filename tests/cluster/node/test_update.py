@@ -17,17 +17,16 @@ from hack.cluster.kubelet import KubeletNode
 from sim.nvml.faults import Fault
 from sim.nvml.machine import Machine
 from sim.processes import Process, wait_for
-from tests.cluster.harness.daemons import DRIVER, Driver, registrations
+from tests.cluster.harness.daemons import DRIVER, Driver, registrations, start_registered
 from tests.cluster.harness.workload import Workload
 
 OTHER = "gpu.other.example.com"
-ALL = {"Healthy"}
 SOON = 0.5
 """A plugin that sends what it does not know yet has sent it by then; seconds."""
 
 
 def waits(plugin: Process) -> int:
-    """How often a plugin has told that it waits for another to end."""
+    """Number of times that a plugin has told that it waits for another to end."""
     told = plugin.log.read_text() if plugin.log.exists() else ""
     return told.count("has the GPUs of this node; waiting until it ends")
 
@@ -73,7 +72,7 @@ def test_the_first_list_of_health_after_a_rolling_update_is_whole(
     where: dict[str, Any] = {"nodeSelector": {"kubernetes.io/hostname": kubelet.name}}
     claims = {"gpu": workload.template("held", device_class="mig-1g.5gb")}
     workload.run("held", claims=claims, **where)
-    healthy = partial(wait_for, "healthy device", lambda: health(api.get("Pod", "held")) == ALL)
+    healthy = partial(wait_for, "health", lambda: health(api.get("Pod", "held")) == {"Healthy"})
     healthy()
     machine = Machine(driver.hardware[kubelet.name].state)
     before = first_list(kubelet, machine)
@@ -105,7 +104,5 @@ def test_the_second_installation_on_a_node_waits_until_the_first_has_ended(
         wait_for("registration", lambda: registrations(other) == 1, context=other.tail)
     finally:
         other.stop(grace=30)
-        seen = registrations(usual)
-        usual.start()
-        wait_for("registration", lambda: registrations(usual) > seen, context=usual.tail)
+        start_registered(usual)
     workload.run("after", claims=claims, **where)

@@ -6,7 +6,7 @@ import pytest
 
 from dra.common.resources import Obj, at
 from hack.cluster.api import Api
-from hack.cluster.chart import render
+from hack.cluster.chart import kubelet_rights
 from hack.cluster.controlplane import node_user
 from hack.cluster.installation import apply, path
 from sim.processes import wait_for
@@ -31,7 +31,7 @@ def may(api: Api, node: str, verb: str, *, subresource: str = "") -> bool:
 
 def test_a_kubelet_gets_a_claim_of_which_the_node_authorizer_has_not_heard(admin: Api) -> None:
     wait_for("role of kubelets", lambda: may(admin, "plain", "get"))
-    objects = [o for o in render({}) if o["metadata"]["name"].endswith("-kubelet")]
+    objects = kubelet_rights()
     for each in objects:
         admin.request("DELETE", path(each))
     wait_for("end of the role", lambda: not may(admin, "plain", "get"))

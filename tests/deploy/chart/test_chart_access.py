@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dra.common.resources import Obj
-from hack.cluster.chart import find, render
+from hack.cluster.chart import find, kubelet_rights, render
 from tests.deploy.chart.charts import MONITORING, VALUES, rendered, rules
 
 
@@ -61,13 +61,9 @@ def test_the_controller_may_end_pods_only_where_the_administrator_allows_it(allo
 def test_kubelets_may_get_claims_besides_unless_the_administrator_takes_that_away(
     *, allowed: bool
 ) -> None:
-    objects = render({} if allowed else {"kubeletClaims": {"enabled": False}})
-    granted = [rule for each in _for_kubelets(objects) for rule in each.get("rules", ())]
-    named = [who["name"] for each in _for_kubelets(objects) for who in each.get("subjects", ())]
+    objects = kubelet_rights({} if allowed else {"kubeletClaims": {"enabled": False}})
+    granted = [rule for each in objects for rule in each.get("rules", ())]
+    named = [who["name"] for each in objects for who in each.get("subjects", ())]
     only = {"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims"], "verbs": ["get"]}
     assert granted == ([only] if allowed else [])
     assert named == (["system:nodes"] if allowed else [])
-
-
-def _for_kubelets(objects: list[Obj]) -> list[Obj]:
-    return [each for each in objects if each["metadata"]["name"].endswith("-kubelet")]
